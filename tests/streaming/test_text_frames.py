@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metis.streaming import JsonArrayParser, NdjsonParser, SseFrame, SseParser, encode_sse
+from metis.streaming.text_frames import UNREADABLE
 
 # The example streams of the standard, and what servers really send.
 CASES: list[tuple[str, bytes, list[SseFrame]]] = [
@@ -28,7 +29,9 @@ CASES: list[tuple[str, bytes, list[SseFrame]]] = [
     ("only one blank is eaten", b"data:  two\n\n", [(b"", b" two")]),
     ("empty data", b"data\n\ndata\ndata\n\ndata:\n\n", [(b"", b""), (b"", b"\n"), (b"", b"")]),
     ("event without data", b"event: x\n\ndata: a\n\n", [(b"", b"a")]),
-    ("id and retry", b"id: 1\nretry: 5\ndata: a\nfoo: b\n\n", [(b"", b"a")]),
+    ("id and retry", b"id: 1\nretry: 5\ndata: a\n\n", [(b"", b"a")]),
+    ("unknown field", b"data: a\ndat: b\n\n", [(UNREADABLE, b"dat: b"), (b"", b"a")]),
+    ("no field", b"data: a\n\n{}\n", [(b"", b"a"), (UNREADABLE, b"{}")]),
     ("byte order mark", b"\xef\xbb\xbfdata: a\n\n", [(b"", b"a")]),
     (
         "mark inside is data",

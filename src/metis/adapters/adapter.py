@@ -275,7 +275,7 @@ class Adapter:
         context = self._context(context)
         decoder = self._codec.stream_decoder(context)
         if self.profile.aws_framed:
-            decoder = AwsFrameDecoder(decoder, self._codec)
+            decoder = AwsFrameDecoder(decoder, self._codec, context.limits)
         if self.profile.tags_thinking:
             decoder = ThinkTagDecoder(decoder, self.name)
         if self.profile.issuer_scope:

@@ -20,6 +20,7 @@ from metis.canonical.message import Message
 from metis.projection import Loss
 from metis.streaming import StreamEvent
 from metis.streaming.aws_event_stream import EventFrame, EventStreamParser, encode_event_frame
+from metis.streaming.limits import StreamLimits
 from metis.streaming.text_frames import SseParser, encode_sse
 from metis.wire.codec import Codec, StreamDecoder, StreamEncoder
 from metis.wire.json_access import read_object
@@ -85,10 +86,10 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class AwsFrameDecoder:
     """A stream decoder for server-sent events in AWS frames, as Bedrock sends Claude's."""
 
-    def __init__(self, decoder: StreamDecoder, codec: Codec) -> None:
+    def __init__(self, decoder: StreamDecoder, codec: Codec, limits: StreamLimits) -> None:
         self._decoder = decoder
         self._codec = codec
-        self._parser = EventStreamParser()
+        self._parser = EventStreamParser(limits)
         self._has_failed = False
 
     @property

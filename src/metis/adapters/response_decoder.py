@@ -42,6 +42,9 @@ from metis.wire.json_access import maybe_list, maybe_object, maybe_text
 OUTPUT_TOOL: Final = "metis_answer"
 """The tool whose arguments are the response, where a model is forced to call one (T116)."""
 
+MAX_ADDED_CALLS: Final = 128
+"""How many calls a response may gain by splitting; OpenAI allows as many parallel calls."""
+
 _WRAPPER_TOOLS = frozenset({"multi_tool_use.parallel", "multi_tool_use", "parallel"})
 """Tools that nobody defined, and that GPT models call with several calls as arguments (T140)."""
 _CALL_EVENTS = frozenset({ToolUseStart, ToolUseEnd, MessageComplete, StreamError})
@@ -169,6 +172,7 @@ class ToolCallRules:
             return message
         content: list[ContentBlock] = []
         has_output = False
+        room = MAX_ADDED_CALLS
         for block in message.content:
             if not isinstance(block, ToolUseBlock):
                 content.append(block)
@@ -176,21 +180,26 @@ class ToolCallRules:
                 has_output = True
                 content.append(TextBlock(_output_text(block)))
             else:
-                content += self.split_call(block)
+                calls = self.split_call(block, room)
+                room -= len(calls) - 1
+                content += calls
         if has_output:
             return _with_output(message, tuple(content))
         same = are_identical(content, message.content)
         return message if same else replace(message, content=tuple(content))
 
-    def split_call(self, call: ToolUseBlock) -> list[ToolUseBlock]:
-        """Return the calls that one call stands for; usually itself."""
+    def split_call(self, call: ToolUseBlock, room: int) -> list[ToolUseBlock]:
+        """Return the calls that one call stands for; usually itself.
+
+        `room` is how many calls may be added; a call that stands for more stays as it is.
+        """
         calls: list[tuple[str, dict[str, object]]] = []
         if call.invalid is not None:
             name = self.our_name(call.name)
             calls = [(name, arguments) for arguments in split_joined_objects(call.invalid.raw)]
         elif self.is_wrapper(call.name):
             calls = self._wrapped_calls(call)
-        if not calls:
+        if not calls or len(calls) - 1 > room:
             name = self.our_name(call.name)
             return [call if name == call.name else replace(call, name=name)]
         return [
@@ -258,6 +267,7 @@ class ToolCallDecoder(DecoderWrapper):
         self._pending: list[StreamEvent] = []
         """The events of a call that may hold others, until it is complete."""
         self._index_shift = 0
+        self._room = MAX_ADDED_CALLS
 
     @property
     def message(self) -> Message:
@@ -314,7 +324,8 @@ class ToolCallDecoder(DecoderWrapper):
         call = ToolUseBlock(event.tool_use_id, name, event.final_input, event.invalid)
         if self._rules.is_output_tool(name):
             return [TextDelta(event.message_id, event.content_block_index, _output_text(call))]
-        first, *others = self._rules.split_call(call)
+        first, *others = self._rules.split_call(call, self._room)
+        self._room -= len(others)
         if not others and first.name == self._rules.our_name(name):
             return [*pending, event]
         events: list[StreamEvent] = []

@@ -31,6 +31,7 @@
     │   ├── NetworkError            no connection, or it broke off
     │   ├── ContextOverflowError    more input than the model accepts
     │   ├── InvalidRequestError     a request that the provider does not accept
+    │   ├── ResponseLimitError      a response that exceeds a limit of ours
     │   └── OtherProviderError      anything else
     ├── StoreError                  a store operation failed; the hint says what to do
     │   ├── StoreUnavailableError   it cannot be opened or reached
@@ -337,6 +338,10 @@ def _number(text: str) -> int:
 
 class InvalidRequestError(ProviderError):
     """A request that the provider does not accept."""
+
+
+class ResponseLimitError(ProviderError):
+    """A response that exceeds a limit; `code` names the field of `StreamLimits`."""
 
 
 class OtherProviderError(ProviderError):

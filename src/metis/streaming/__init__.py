@@ -16,6 +16,7 @@ from metis.streaming.events import (
     ToolUseStart,
     UsageUpdate,
 )
+from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits, StreamMeter
 from metis.streaming.text_frames import (
     JsonArrayParser,
     NdjsonParser,
@@ -25,6 +26,7 @@ from metis.streaming.text_frames import (
 )
 
 __all__ = [
+    "DEFAULT_LIMITS",
     "Accumulator",
     "BlockAdded",
     "EventFrame",
@@ -37,6 +39,8 @@ __all__ = [
     "SseParser",
     "StreamError",
     "StreamEvent",
+    "StreamLimits",
+    "StreamMeter",
     "TextDelta",
     "ThinkingDelta",
     "ToolUseEnd",

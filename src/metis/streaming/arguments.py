@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +14,10 @@ from metis.canonical.schema.subset import describe
 
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(order="deterministic").encode
+MAX_JOINED_OBJECTS: Final = 64
+"""How many objects in one text are read as calls."""
+
+_NOT_SPACE = re.compile(r"\S")
 _CLOSING = {"{": "}", "[": "]"}
 _BRACKET = re.compile(r"[][{}]")
 _BRACKET_OR_COMMA = re.compile(r"[][{},]")
@@ -79,17 +83,29 @@ def parse_arguments_exactly(text: str) -> tuple[dict[str, Any], InvalidInput | N
 
 
 def split_joined_objects(text: str) -> list[dict[str, Any]]:
-    """Split objects that were joined into one text (T35); return none if there are not several."""
+    """Split objects that were joined into one text (T35); return none if there are not several.
+
+    More than `MAX_JOINED_OBJECTS`, or empty ones alone, are no parallel calls: a model repeats
+    itself, or somebody wants us to run 50,000 of them. They stay one text.
+    """
     objects: list[dict[str, Any]] = []
-    rest = text.strip()
-    while rest.startswith("{"):
+    text = text.strip()
+    start = 0
+    while text.startswith("{", start):
         try:
-            value, end = _decoder.raw_decode(rest)
+            # An offset instead of the rest: copies would cost the square of the length.
+            _, end = _decoder.raw_decode(text, start)
+            # The parser of the standard library accepts what no message can hold: half a surrogate
+            # pair, and integers of any length.
+            value = _decode_any(text[start:end].encode())
         except (ValueError, RecursionError):
             return []
         objects.append(cast("dict[str, Any]", value))
-        rest = rest[end:].lstrip()
-    return objects if len(objects) > 1 and not rest else []
+        if len(objects) > MAX_JOINED_OBJECTS:
+            return []
+        rest = _NOT_SPACE.search(text, end)
+        start = rest.start() if rest else len(text)
+    return objects if len(objects) > 1 and start == len(text) and any(objects) else []
 
 
 def partial_arguments(text: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
+from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits
 
 _PRELUDE = struct.Struct(">III")
 _CHECKSUM_SIZE = 4
@@ -69,7 +70,8 @@ class EventStreamParser:
     `error` is set when the stream is broken or reports a failure; no frame comes after that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
+        self._max_bytes = min(MAX_FRAME_BYTES, limits.frame_bytes)
         self._buffer: bytearray = bytearray()
         self.error: ProviderError | None = None
 
@@ -81,7 +83,7 @@ class EventStreamParser:
         start = 0
         try:
             data = self._available(chunk)
-            while (size := _size_at(data, start)) is not None:
+            while (size := _size_at(data, start, self._max_bytes)) is not None:
                 frame = _parse_frame(data[start : start + size])
                 start += size
                 self.error = _error_of(frame)
@@ -98,7 +100,7 @@ class EventStreamParser:
         if not self._buffer:
             return chunk
         self._buffer += chunk
-        if _size_at(self._buffer, 0) is None:
+        if _size_at(self._buffer, 0, self._max_bytes) is None:
             return b""
         data, self._buffer = bytes(self._buffer), bytearray()
         return data
@@ -126,7 +128,7 @@ class _BrokenFrameError(ValueError):
     """Bytes that are not a frame."""
 
 
-def _size_at(buffer: bytes | bytearray, start: int) -> int | None:
+def _size_at(buffer: bytes | bytearray, start: int, max_bytes: int) -> int | None:
     """Return the size of the frame that begins at an offset; None if it is incomplete."""
     if len(buffer) - start < _PRELUDE.size:
         return None
@@ -134,7 +136,7 @@ def _size_at(buffer: bytes | bytearray, start: int) -> int | None:
     if zlib.crc32(buffer[start : start + _PRELUDE.size - _CHECKSUM_SIZE]) != checksum:
         raise _BrokenFrameError("the checksum of a prelude is wrong")
     # Without the limit a broken length would make us wait and buffer forever.
-    if size > MAX_FRAME_BYTES or size < _MIN_FRAME_BYTES + header_size:
+    if size > max_bytes or size < _MIN_FRAME_BYTES + header_size:
         raise _BrokenFrameError(f"a frame cannot have {size} bytes")
     return size if len(buffer) - start >= size else None
 

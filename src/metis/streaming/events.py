@@ -31,6 +31,7 @@ from metis.canonical.errors import (
     OtherProviderError,
     ProviderError,
     RateLimitError,
+    ResponseLimitError,
     ServerError,
 )
 from metis.canonical.message import Message
@@ -167,6 +168,7 @@ _ERROR_CLASSES = {
         NetworkError,
         OtherProviderError,
         RateLimitError,
+        ResponseLimitError,
         ServerError,
     )
 }

@@ -2,14 +2,21 @@
 
 Each parser is fed with bytes as they arrive, cut anywhere, and returns the frames that are
 complete. It works on bytes, so a character cut in two by the network is complete before it is
-decoded.
+decoded. A frame that grows beyond the limits raises a ResponseLimitError.
 """
 
 import re
 
+from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits, limit_error
+
 SseFrame = tuple[bytes, bytes]
 """One event: its name, empty if it has none, and its data."""
 
+UNREADABLE = b"\n"
+"""The name of a frame that is a line of no known field; no event can have this name."""
+
+_IGNORED_FIELDS = frozenset({b"", b"id", b"retry"})
+"""Fields without content: comments, and two for browsers that reconnect."""
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
@@ -19,9 +26,15 @@ class SseParser:
 
     It supports what the standard asks for (three line ends, comments, several data lines, a byte
     order mark) and tolerates a missing blank line at the end. It buffers one frame at most.
+
+    A line that is no field of the standard becomes a frame named `UNREADABLE`: the standard ignores
+    it, but in a response it may be a damaged piece of the text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._buffered = 0
+        """How many bytes came since the last frame."""
         self._line: list[bytes] = []
         self._event = b""
         self._data: list[bytes] = []
@@ -47,6 +60,12 @@ class SseParser:
                     pass
         frames = self._feed_lines(chunk)
         self._is_between_frames = not (self._line or self._data or self._event or self._ended_on_cr)
+        if self._is_between_frames:
+            self._buffered = 0
+        else:
+            self._buffered = len(chunk) + (0 if frames else self._buffered)
+            if self._buffered > self._limits.frame_bytes:
+                raise limit_error(self._limits, "frame_bytes")
         return frames
 
     def finish(self) -> list[SseFrame]:
@@ -55,7 +74,7 @@ class SseParser:
         if self._line:
             self._read_line(b"".join(self._line), frames)
         self._read_line(b"", frames)
-        self.__init__()
+        self.__init__(self._limits)
         return frames
 
     def _feed_lines(self, chunk: bytes) -> list[SseFrame]:
@@ -93,6 +112,8 @@ class SseParser:
             self._data.append(value)
         elif name == b"event":
             self._event = value
+        elif name not in _IGNORED_FIELDS:
+            frames.append((UNREADABLE, line))
 
 
 def _split_frames(blocks: list[bytes]) -> list[SseFrame] | None:
@@ -118,23 +139,30 @@ def encode_sse(data: bytes, event: bytes = b"") -> bytes:
 class NdjsonParser:
     """Splits JSON lines into documents, one for each line that is not empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self._line: list[bytes] = []
+        self._buffered = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the lines that are complete with this chunk."""
         if b"\n" not in chunk:
             self._line.append(chunk)
+            self._buffered += len(chunk)
+            if self._buffered > self._limits.frame_bytes:
+                raise limit_error(self._limits, "frame_bytes")
             return []
         if self._line:
             chunk = b"".join((*self._line, chunk))
             self._line = []
+            self._buffered = 0
         if chunk.find(b"\n") == len(chunk) - 1:  # most servers send one line per chunk
             line = chunk.strip()
             return [line] if line else []
         *lines, rest = chunk.split(b"\n")
         if rest:
             self._line.append(rest)
+            self._buffered = len(rest)
         return [line for line in map(bytes.strip, lines) if line]
 
     def finish(self) -> list[bytes]:
@@ -157,7 +185,8 @@ class JsonArrayParser:
     byte is scanned twice, however small the chunks are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self._buffer: bytearray = bytearray()
         self._scanned = 0
         """How many bytes of the buffer were scanned."""
@@ -183,12 +212,14 @@ class JsonArrayParser:
                     start = end
         del data[:start]
         self._scanned -= start
+        if len(data) > self._limits.frame_bytes:
+            raise limit_error(self._limits, "frame_bytes")
         return elements
 
     def finish(self) -> bytes:
         """Return the rest: an element that was cut off, or nothing."""
         rest = bytes(self._buffer).strip(_SEPARATORS + b"]")
-        self.__init__()
+        self.__init__(self._limits)
         return rest
 
     def _next_bracket(self) -> bytes | None:

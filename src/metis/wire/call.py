@@ -13,6 +13,7 @@ from metis.canonical.ids import new_session_id
 from metis.canonical.message import Message, to_utc
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Loss
+from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits
 from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 
@@ -41,6 +42,8 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """The names of the tools in the request, by which calls in a text are recognised."""
     output: OutputFormat | None = None
     """The requested output format; some hosts send its JSON within the thinking (T118)."""
+    limits: StreamLimits = DEFAULT_LIMITS
+    """How much a response may hold."""
     on_loss: Callable[[Loss], None] | None = None
     """Called with each loss in a response, beside the log."""
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from metis.canonical.errors import NetworkError, ProviderError
+from metis.canonical.errors import NetworkError, ProviderError, ResponseLimitError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason, Usage
@@ -14,6 +14,7 @@ from metis.streaming import (
     MessageStart,
     StreamError,
     StreamEvent,
+    StreamMeter,
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
@@ -38,7 +39,8 @@ class BaseStreamDecoder(ABC):
         self._message_id = new_ulid()
         self._has_begun = False
         self._end: MessageComplete | StreamError | None = None
-        self._head = b""
+        self._head_bytes = bytearray()
+        self._meter = StreamMeter(context.limits)
 
     @property
     def message(self) -> Message:
@@ -48,18 +50,42 @@ class BaseStreamDecoder(ABC):
             return end.message
         return self._build_message(MessageStatus.PARTIAL)
 
-    # Not a template method: a call per frame would cost 5 % of the time of a delta.
-    @abstractmethod
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
+        """Return the events that are complete with this chunk; after the end there are none."""
+        events: list[StreamEvent] = []
+        if self._end is not None:
+            return events
+        meter = self._meter
+        try:
+            meter.add_chunk(chunk)
+            self._decode_bytes(chunk, events)
+            meter.add_events(events)
+        except ResponseLimitError as error:
+            self._end_at_limit(error, events)
+        return events
 
     def finish(self) -> list[StreamEvent]:
         """Return the last events; a stream that was cut off ends in an error with its message."""
         events: list[StreamEvent] = []
-        self._decode_rest(events)
-        if self._end is None:
-            self._end_early(events)
+        if self._end is not None:
+            return events
+        try:
+            self._decode_rest(events)
+            if self._end is None:
+                self._end_early(events)
+        except ResponseLimitError as error:
+            self._end_at_limit(error, events)
         return events
+
+    def _end_at_limit(self, error: ResponseLimitError, events: list[StreamEvent]) -> None:
+        # The message of what came is built by the code that counts.
+        self._meter.lift()
+        if self._end is None:
+            self._fail(error, events)
+
+    @abstractmethod
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
+        """Decode the frames that are complete with a chunk."""
 
     @abstractmethod
     def _decode_rest(self, events: list[StreamEvent]) -> None:
@@ -79,10 +105,15 @@ class BaseStreamDecoder(ABC):
     def _early_end_error(self) -> ProviderError:
         return NetworkError(STREAM_CUT_OFF)
 
+    @property
+    def _head(self) -> bytes:
+        """The bytes that came before the response began."""
+        return bytes(self._head_bytes)
+
     def _keep_head(self, chunk: bytes) -> None:
         """Store bytes that come before the response begins: they may be an error body."""
-        if not self._has_begun and len(self._head) < self.head_bytes:
-            self._head += chunk
+        if not self._has_begun and len(self._head_bytes) < self.head_bytes:
+            self._head_bytes += chunk
 
     def _begin(
         self,
@@ -95,7 +126,8 @@ class BaseStreamDecoder(ABC):
         """Report the start of the message, once."""
         if not self._has_begun:
             # The head is not needed any more, and a stream may be long.
-            self._has_begun, self._head = True, b""
+            self._has_begun = True
+            self._head_bytes.clear()
             start = MessageStart(
                 self._message_id,
                 model,

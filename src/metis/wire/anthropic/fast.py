@@ -337,16 +337,14 @@ _read_delta = msgspec.json.Decoder(_BlockDelta).decode
 class FastAnthropicStreamDecoder(AnthropicStreamDecoder):
     """A stream decoder that reads common deltas straight into Structs."""
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         if not self._has_begun:
             self._keep_head(chunk)
-        for _, data in self._frames.feed(chunk):
+        for name, data in self._frames.feed(chunk):
             try:
                 event = _read_delta(data)
             except (ValueError, RecursionError):
-                self._decode_event(data, events)
+                self._decode_frame(name, data, events)
                 continue
             delta, index = event.delta, event.index
             block = self._blocks.get(index)
@@ -362,4 +360,3 @@ class FastAnthropicStreamDecoder(AnthropicStreamDecoder):
                 events.append(ThinkingDelta(self._message_id, index, text))
             elif type(delta) is _InputDelta:
                 self._add_input(index, block, delta.partial_json, events)
-        return events

@@ -19,6 +19,7 @@ from metis.streaming import (
     parse_arguments,
 )
 from metis.streaming.arguments import mark_invalid_calls
+from metis.streaming.text_frames import UNREADABLE
 from metis.wire.anthropic.blocks import PROTOCOL, decode_non_result
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.anthropic.response import decode_body, decode_usage, tool_use_id_of
@@ -74,9 +75,11 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
-        self._frames = SseParser()
+        self._frames = SseParser(context.limits)
         self._body: Wire = {}
         self._blocks: dict[int, _PartialBlock] = {}
+        self._newest = 0
+        """The highest index of a block."""
         self._handlers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
             "message_start": self._on_message_start,
             "content_block_start": self._on_block_start,
@@ -87,18 +90,15 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
             "error": self._on_error,
         }
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         if not self._has_begun:
             self._keep_head(chunk)
-        for _, data in self._frames.feed(chunk):
-            self._decode_event(data, events)
-        return events
+        for name, data in self._frames.feed(chunk):
+            self._decode_frame(name, data, events)
 
     def _decode_rest(self, events: list[StreamEvent]) -> None:
-        for _, data in self._frames.finish():
-            self._decode_event(data, events)
+        for name, data in self._frames.finish():
+            self._decode_frame(name, data, events)
 
     def _early_end_error(self) -> ProviderError:
         if not self._has_begun and self._head.strip():
@@ -106,6 +106,11 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
             if has_failed(self._context) or wire.get("type") == "error":
                 return decode_error(wire, self._context.status)
         return super()._early_end_error()
+
+    def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
+        # Before the response begins, such a line belongs to a body that is no stream.
+        if name != UNREADABLE or self._has_begun:
+            self._decode_event(data, events)
 
     def _decode_event(self, data: bytes, events: list[StreamEvent]) -> None:
         """Decode an event of any kind; unknown kinds are skipped, as the API asks for."""
@@ -130,8 +135,7 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
 
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
         index = _index(wire, len(self._blocks))
-        block = _PartialBlock(dict(maybe_object(wire.get("content_block"))))
-        self._blocks[index] = block
+        block = self._new_block(index, dict(maybe_object(wire.get("content_block"))))
         match block.wire:
             case {"type": "tool_use", "id": str(wire_id), "name": str(name)}:
                 call = tool_use_id_of(self._context, self._body, self._message_id, wire_id)
@@ -144,12 +148,21 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
             case _:
                 pass
 
+    def _new_block(self, index: int, wire: Wire) -> _PartialBlock:
+        if wire.get("type") == "tool_use":
+            self._meter.add_call()
+        else:
+            self._meter.add_block()
+        block = self._blocks[index] = _PartialBlock(wire)
+        self._newest = max(self._newest, index)
+        return block
+
     def _on_block_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
-        index, delta = _index(wire, max(self._blocks, default=0)), maybe_object(wire.get("delta"))
+        index, delta = _index(wire, self._newest), maybe_object(wire.get("delta"))
         block = self._blocks.get(index)
         if block is None:
             # Some hosts send deltas without the start of their block.
-            block = self._blocks[index] = _PartialBlock({"type": "text", "text": ""})
+            block = self._new_block(index, {"type": "text", "text": ""})
         match delta:
             case {"type": "input_json_delta", "partial_json": str(text)}:
                 self._add_input(index, block, text, events)
@@ -169,11 +182,12 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         self, index: int, block: _PartialBlock, text: str, events: list[StreamEvent]
     ) -> None:
         block.arguments.append(text)
+        self._meter.add_arguments(block, len(text))
         if block.tool_use_id:
             events.append(ToolUseInputDelta(self._message_id, index, block.tool_use_id, text))
 
     def _on_block_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
-        index = _index(wire, max(self._blocks, default=0))
+        index = _index(wire, self._newest)
         block = self._blocks.get(index)
         if block is None or block.is_closed:
             return

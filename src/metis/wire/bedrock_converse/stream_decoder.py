@@ -177,7 +177,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
-        self._frames = EventStreamParser()
+        self._frames = EventStreamParser(context.limits)
         self._body: Wire = {}
         self._blocks: list[_PartialBlock] = []
         self._open: dict[int, _PartialBlock] = {}
@@ -191,9 +191,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             "metadata": self._on_metadata,
         }
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         if not self._has_begun:
             self._keep_head(chunk)
         for frame in self._frames.feed(chunk):
@@ -202,9 +200,13 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             self._decode_event(frame, events)
         # An exception comes as a frame of its own, after which nothing follows.
         error = self._frames.error
-        if error is not None and error.code is not None and self._end is None:
+        if error is None or self._end is not None:
+            return
+        if error.code is not None:
             self._fail(refine_stream_error(error), events)
-        return events
+        elif self._has_begun:
+            # Bytes that are no frame; before the response began they may be another body.
+            self._fail(error, events)
 
     def _decode_rest(self, events: list[StreamEvent]) -> None:
         self._frames.finish()
@@ -250,6 +252,10 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         """Begin a block; an open one of the same index ends, even without a stop event (T124)."""
         self._begin_response(events)
         self._close_block(index, events)
+        if kind == "call":
+            self._meter.add_call()
+        else:
+            self._meter.add_block()
         block = _PartialBlock(kind, len(self._blocks), start)
         self._blocks.append(block)
         self._open[index] = block
@@ -271,6 +277,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             case {"text": str(text)} if kind == "text":
                 events.append(TextDelta(self._message_id, block.index, text))
             case {"toolUse": {"input": str(text)}} if block.tool_use_id:
+                self._meter.add_arguments(block, len(text))
                 call = block.tool_use_id
                 events.append(ToolUseInputDelta(self._message_id, block.index, call, text))
             case {"reasoningContent": {**thinking}} if kind == "thinking":
@@ -284,6 +291,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
 
     def _add_input(self, block: _PartialBlock, text: str, events: list[StreamEvent]) -> None:
         block.arguments.append(text)
+        self._meter.add_arguments(block, len(text))
         if block.tool_use_id:
             event = ToolUseInputDelta(self._message_id, block.index, block.tool_use_id, text)
             events.append(event)

@@ -13,6 +13,7 @@ from metis.canonical.metadata import MessageStatus
 from metis.streaming import (
     BlockAdded,
     JsonArrayParser,
+    SseFrame,
     SseParser,
     StreamEvent,
     TextDelta,
@@ -20,6 +21,8 @@ from metis.streaming import (
     ToolUseEnd,
     ToolUseStart,
 )
+from metis.streaming.limits import StreamLimits, limit_error
+from metis.streaming.text_frames import UNREADABLE
 from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed
 from metis.wire.gemini.key_names import PROTOCOL, field, with_camel_keys
@@ -37,6 +40,7 @@ from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.stream_decoder import BaseStreamDecoder
 
 _SPACES = b" \t\r\n"
+_BAD_USAGE = "the stream contains a usage that is not JSON"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -47,48 +51,57 @@ class _ChunkParser:
     which: an array begins with a bracket, a body with a brace, an event with neither.
     """
 
-    def __init__(self, head_bytes: int) -> None:
-        self._events = SseParser()
+    def __init__(self, head_bytes: int, limits: StreamLimits) -> None:
+        self._limits = limits
+        self._events = SseParser(limits)
         self._array: JsonArrayParser | None = None
         self._is_recognised = False
         self._is_body: bool = False
         self._head_bytes = head_bytes
-        self.head: bytes = b""
-        """The first bytes, if it is no array: they may be an error body."""
+        self._head = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the chunks that are complete with these bytes."""
+    @property
+    def head(self) -> bytes:
+        """The first bytes, if it is no array: they may be an error body."""
+        return bytes(self._head)
+
+    def feed(self, data: bytes) -> list[SseFrame]:
+        """Return the chunks that are complete with these bytes, each with the name of its event."""
         if not self._is_recognised:
             data = self._recognise(data)
         if self._is_body:
-            self.head += data
+            self._head += data
+            if len(self._head) > self._limits.frame_bytes:
+                raise limit_error(self._limits, "frame_bytes")
             return []
         if self._array is not None:
-            return self._array.feed(data)
-        if len(self.head) < self._head_bytes:
-            self.head += data
-        return [chunk for _, chunk in self._events.feed(data)]
+            return [(b"", element) for element in self._array.feed(data)]
+        if len(self._head) < self._head_bytes:
+            self._head += data
+        return self._events.feed(data)
 
-    def finish(self) -> list[bytes]:
+    def finish(self) -> list[SseFrame]:
         """Return the last chunks; bytes that were no stream are one chunk."""
         if self._is_body or not self._is_recognised:
-            return [self.head] if self.head.strip() else []
+            return [(b"", self.head)] if self._head.strip() else []
         if self._array is not None:
             rest = self._array.finish()
-            return [rest] if rest else []
-        return [chunk for _, chunk in self._events.finish()]
+            return [(b"", rest)] if rest else []
+        return self._events.finish()
 
     def _recognise(self, data: bytes) -> bytes:
         """Recognise the kind of stream; return the bytes that can be parsed then."""
-        data, self.head = self.head + data, b""
-        first = data.removeprefix(_BOM).lstrip(_SPACES)[:1]
+        data = bytes(self._head) + data
+        self._head.clear()
+        first = data.removeprefix(_BOM).lstrip(_SPACES)
         if not first or _BOM.startswith(data):
-            self.head = data
+            # A server could send spaces without end: they are not stored.
+            self._head += data if _BOM.startswith(data) else data[: len(_BOM)].rstrip(_SPACES)
             return b""
         self._is_recognised = True
-        if first == b"[":
-            self._array = JsonArrayParser()
-        self._is_body = first == b"{"
+        if first[:1] == b"[":
+            self._array = JsonArrayParser(self._limits)
+        self._is_body = first[:1] == b"{"
         return data
 
 
@@ -185,7 +198,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
-        self._chunks = _ChunkParser(self.head_bytes)
+        self._chunks = _ChunkParser(self.head_bytes, context.limits)
         self._provider = context.provider or PROTOCOL
         self._scope = self._message_id
         self._part_decoder: PartDecoder | None = None
@@ -200,16 +213,16 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         self._usage_json = Raw(b"")
         """The usage of the last chunk, while nobody has read it."""
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
-        for data in self._chunks.feed(chunk):
-            self._decode_chunk(data, events)
-        return events
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
+        for name, data in self._chunks.feed(chunk):
+            # Before the response begins, an unreadable line belongs to a body that is no stream.
+            if name != UNREADABLE or self._has_begun:
+                self._decode_chunk(data, events)
 
     def _decode_rest(self, events: list[StreamEvent]) -> None:
-        for data in self._chunks.finish():
-            self._decode_chunk(data, events)
+        for name, data in self._chunks.finish():
+            if name != UNREADABLE or self._has_begun:
+                self._decode_chunk(data, events)
 
     def _end_early(self, events: list[StreamEvent]) -> None:
         # The protocol has no event for the end; a finish reason is the only mark of it.
@@ -244,7 +257,9 @@ class GeminiStreamDecoder(BaseStreamDecoder):
             return
         if not self._has_begun:
             self._start(wire, events)
-        self._read_usage()
+        if not self._read_usage():
+            self._fail(NetworkError(_BAD_USAGE), events)
+            return
         self._body |= {key: value for key, value in wire.items() if key != "candidates"}
         count = len(self._parts)
         try:
@@ -322,6 +337,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         self._close_partial_call(events)
         self._store_text()
         self._pieces = []
+        self._meter.add_block()
         self._parts.append({"text": "", **part})
         self._index += 1
 
@@ -348,6 +364,11 @@ class GeminiStreamDecoder(BaseStreamDecoder):
             self._add_complete_part(partial.to_wire(), events)
 
     def _add_complete_part(self, part: Any, events: list[StreamEvent]) -> None:
+        wire = maybe_object(part)
+        if "functionCall" in wire or "function_call" in wire:
+            self._meter.add_call()
+        else:
+            self._meter.add_block()
         self._store_text()
         self._pieces = []
         self._parts.append(part)
@@ -372,6 +393,9 @@ class GeminiStreamDecoder(BaseStreamDecoder):
                 events.append(BlockAdded(message_id, index, block))
 
     def _complete(self, events: list[StreamEvent]) -> None:
+        if not self._read_usage():
+            self._fail(NetworkError(_BAD_USAGE), events)
+            return
         message = self._build_message(MessageStatus.COMPLETE)
         failure = refused_call(message, self._context)
         if failure is not None:
@@ -380,10 +404,15 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         self._add_usage(message.metadata.usage, events)
         self._end_with(message, events)
 
-    def _read_usage(self) -> None:
-        if self._usage_json:
-            self._body["usageMetadata"] = msgspec.json.decode(self._usage_json)
-            self._usage_json = Raw(b"")
+    def _read_usage(self) -> bool:
+        """Read the usage of the last chunk; return whether it is JSON."""
+        raw, self._usage_json = self._usage_json, Raw(b"")
+        if raw:
+            try:
+                self._body["usageMetadata"] = msgspec.json.decode(raw)
+            except ValueError:  # the parser that stored it does not look into texts
+                return False
+        return True
 
     def _build_message(self, status: MessageStatus) -> Message:
         self._store_text()

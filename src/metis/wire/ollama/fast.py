@@ -120,14 +120,14 @@ _read_line = msgspec.json.Decoder(_Line).decode
 class FastOllamaStreamDecoder(OllamaStreamDecoder):
     """Decodes lines that add text or thinking without building JSON objects."""
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         if not self._has_begun:
             self._keep_head(chunk)
         for data in self._lines.feed(chunk):
-            if self._end is not None:
-                break
+            # `_decode_line` skips what follows the end, and knows of a line that was not read.
+            if self._end is not None or self._unread_line is not None:
+                self._decode_line(data, events)
+                continue
             try:
                 line = _read_line(data)
             except (ValueError, RecursionError):
@@ -151,4 +151,3 @@ class FastOllamaStreamDecoder(OllamaStreamDecoder):
             if self._open_kind is not TextDelta:
                 self._open_block(TextDelta)
             events.append(TextDelta(self._message_id, self._index, text))
-        return events

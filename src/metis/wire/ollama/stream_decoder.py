@@ -10,6 +10,7 @@ from metis.canonical.blocks import ArtifactBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
+from metis.canonical.schema.subset import describe
 from metis.streaming.events import (
     BlockAdded,
     StreamEvent,
@@ -30,6 +31,8 @@ from metis.wire.stream_decoder import BaseStreamDecoder
 
 _FIRST_KEYS = ("model", "created_at")
 _FOLDED_KEYS = frozenset({"message", "response", "thinking", "logprobs"})
+_STREAM_KEYS = frozenset({"message", "response", "done", "error"})
+"""Keys of which every line of a stream has at least one."""
 _DeltaType = type[TextDelta] | type[ThinkingDelta]
 
 
@@ -42,7 +45,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
         self._provider = context.provider or PROTOCOL
-        self._lines = NdjsonParser()
+        self._lines = NdjsonParser(context.limits)
         self._pending_calls = PendingCalls(call_scope(context, self._message_id))
         self._body: Wire = {}
         self._message_keys: Wire = {}
@@ -53,14 +56,13 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         self._is_completion = False
         self._open_kind: _DeltaType | None = None
         self._index = -1
+        self._unread_line: str | None = None
+        """What is wrong with a line that came before the response."""
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         self._keep_head(chunk)
         for line in self._lines.feed(chunk):
             self._decode_line(line, events)
-        return events
 
     def _decode_rest(self, events: list[StreamEvent]) -> None:
         for line in self._lines.finish():
@@ -78,16 +80,24 @@ class OllamaStreamDecoder(BaseStreamDecoder):
     def _decode_line(self, line: bytes, events: list[StreamEvent]) -> None:
         if self._end is not None:
             return
+        fault = self._unread_line
+        wire: Wire = {}
         try:
-            wire = maybe_object(read_json(line))
+            value = read_json(line)
+            wire = maybe_object(value)
+            fault = fault if isinstance(value, dict) else f"{describe(value)} is no object"
         except (ValueError, RecursionError) as error:
-            # Before the response began, the line may be a part of another body: see `_end_early`.
-            if self._has_begun:
-                text = f"a line of the stream is not JSON: {error}"
-                self._fail(NetworkError(text, provider=self._provider), events)
+            fault = fault or str(error)
+        if fault is None:
+            if wire:
+                self._decode_object(wire, events)
             return
-        if wire:
-            self._decode_object(wire, events)
+        # Before the response began, the line may be a part of another body: see `_end_early`. A
+        # line of a stream that follows shows that it was none, and that a part is missing.
+        self._unread_line = fault
+        if self._has_begun or not _STREAM_KEYS.isdisjoint(wire):
+            text = f"a line of the stream is not JSON: {fault}"
+            self._fail(NetworkError(text, provider=self._provider), events)
 
     def _decode_object(self, wire: Wire, events: list[StreamEvent]) -> None:
         if "error" in wire or has_failed(self._context):
@@ -132,11 +142,14 @@ class OllamaStreamDecoder(BaseStreamDecoder):
     def _open_block(self, kind: _DeltaType | None) -> None:
         """Go on to a new block, unless the open one consists of the same deltas."""
         if kind is None or self._open_kind is not kind:
+            if kind is not None:
+                self._meter.add_block()
             self._open_kind = kind
             self._index += 1
 
     def _report_call(self, wire: Any, events: list[StreamEvent]) -> None:
         """Report a call, which always comes in one piece."""
+        self._meter.add_call()
         block = decode_any_call(wire, self._pending_calls)
         self._open_block(None)
         message_id, index = self._message_id, self._index

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from metis.streaming.arguments import parse_arguments
+from metis.streaming.limits import StreamMeter
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object
 from metis.wire.openai_chat.assistant import DETAILS_KEY, TEXT_KEYS
 from metis.wire.openai_chat.blocks import write_json
@@ -25,7 +26,8 @@ _CONCATENATED_KEYS = ("text", "summary", "data")
 class CallFold:
     """One tool call whose fragments are coming in."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: StreamMeter) -> None:
+        self._meter = meter
         self.wire_id = ""
         self.name = ""
         self.pieces: list[str] = []
@@ -61,8 +63,13 @@ class CallFold:
         # Ollama and some vLLM versions send one whole object where OpenAI sends strings (T33).
         piece = write_json(value).decode() if isinstance(value, dict) else _text(value)
         if piece:
-            self.pieces.append(piece)
+            self.add_piece(piece)
         return piece
+
+    def add_piece(self, piece: str) -> None:
+        """Add a piece of the arguments."""
+        self.pieces.append(piece)
+        self._meter.add_arguments(self, len(piece))
 
     def to_wire(self) -> Wire:
         """Return the call as a plain response has it."""
@@ -79,7 +86,8 @@ class CallFold:
 class ChoiceFold:
     """One choice whose deltas are coming in."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: StreamMeter) -> None:
+        self._meter = meter
         self.text_pieces: list[str] = []
         self.reasoning_pieces: dict[str, list[str]] = {key: [] for key in TEXT_KEYS}
         self.calls: list[CallFold] = []
@@ -153,6 +161,7 @@ class ChoiceFold:
     def _add_part(self, part: Wire) -> None:
         last = self._parts[-1] if self._parts else {}
         if last.get("type") != part.get("type") or part.get("type") not in ("text", "thinking"):
+            self._meter.add_block()
             self._parts.append(part)
         elif part.get("type") == "text":
             text = _text(last.get("text")) + text_of_part(part)
@@ -185,7 +194,8 @@ class ChoiceFold:
         elif call is not None and _starts_another(call, fragment):
             call = None
         if call is None:
-            call = CallFold()
+            self._meter.add_call()
+            call = CallFold(self._meter)
             self.calls.append(call)
         self.call_at[index] = call
         return call
@@ -193,7 +203,8 @@ class ChoiceFold:
     def legacy_call(self) -> CallFold:
         """Return the call that `function_call` carries, the form before `tool_calls`."""
         if self._legacy_call is None:
-            self._legacy_call = CallFold()
+            self._meter.add_call()
+            self._legacy_call = CallFold(self._meter)
             self._legacy_call.is_legacy = True
             self.calls.append(self._legacy_call)
         return self._legacy_call

@@ -451,9 +451,7 @@ _read_chunk = msgspec.json.Decoder(_Chunk).decode
 class FastChatStreamDecoder(ChatStreamDecoder):
     """Decodes chunks that add a piece to what has begun, without building JSON objects."""
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         # A local, because the check is made for every token.
         is_open = self._has_begun and self._end is None
         if not is_open:
@@ -480,7 +478,6 @@ class FastChatStreamDecoder(ChatStreamDecoder):
                 events.append(TextDelta(self._message_id, order.index, text))
             else:
                 self._add_delta(delta, events)
-        return events
 
     def _add_delta(self, delta: _Delta, events: list[StreamEvent]) -> None:
         first, order = self._first, self._order
@@ -504,7 +501,7 @@ class FastChatStreamDecoder(ChatStreamDecoder):
         call = first.call_at.get(fragment.index)
         if call is not None and call is order.open_call and call is first.calls[-1]:
             if piece:
-                call.pieces.append(piece)
+                call.add_piece(piece)
                 events.append(
                     ToolUseInputDelta(self._message_id, call.block_index, call.tool_use_id, piece)
                 )

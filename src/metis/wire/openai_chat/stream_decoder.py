@@ -20,7 +20,7 @@ from metis.streaming.events import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from metis.streaming.text_frames import SseParser
+from metis.streaming.text_frames import UNREADABLE, SseParser
 from metis.wire.call import RequestContext
 from metis.wire.errors import STREAM_CUT_OFF, stream_error
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
@@ -177,21 +177,18 @@ class ChatStreamDecoder(BaseStreamDecoder):
         super().__init__(context)
         self._provider = context.provider or DEFAULT_PROVIDER
         self._issuer = context.provider or PROTOCOL
-        self._frames = SseParser()
+        self._frames = SseParser(context.limits)
         self._envelope: Wire = {}
         self._usage: Wire = {}
-        self._first = ChoiceFold()
+        self._first = ChoiceFold(self._meter)
         self._choices: dict[int, ChoiceFold] = {0: self._first}
         self._ids = CallIds(context.session_id, self._message_id)
         self._order = EventOrder(self._message_id, self._ids, self._first.calls)
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         self._keep_head(chunk)
         for name, data in self._frames.feed(chunk):
             self._decode_frame(name, data, events)
-        return events
 
     def _decode_rest(self, events: list[StreamEvent]) -> None:
         for name, data in self._frames.finish():
@@ -208,6 +205,9 @@ class ChatStreamDecoder(BaseStreamDecoder):
 
     def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
         if self._end is not None or not data.strip():
+            return
+        # Before the response begins, such a line belongs to a body that is no stream.
+        if name == UNREADABLE and not self._has_begun:
             return
         if data.strip() == b"[DONE]":
             # With the mark a response is complete, also without a finish reason (T131).
@@ -248,7 +248,10 @@ class ChatStreamDecoder(BaseStreamDecoder):
 
     def _decode_choice(self, choice: Wire, events: list[StreamEvent]) -> None:
         index = maybe_count(choice.get("index")) or 0
-        fold = self._choices.setdefault(index, ChoiceFold())
+        fold = self._choices.get(index)
+        if fold is None:
+            self._meter.add_block()
+            fold = self._choices[index] = ChoiceFold(self._meter)
         fold.add_choice(choice)
         delta = maybe_object(choice.get("delta"))
         if not delta and fold.is_empty:

@@ -199,16 +199,14 @@ _read_delta = msgspec.json.Decoder(_TextDelta | _ArgumentsDelta).decode
 class FastResponsesStreamDecoder(ResponsesStreamDecoder):
     """Decodes deltas of text and of arguments without building JSON objects."""
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         if not self._has_begun:
             self._keep_head(chunk)
-        for _, data in self._frames.feed(chunk):
+        for name, data in self._frames.feed(chunk):
             try:
                 delta = _read_delta(data)
             except (ValueError, RecursionError):
-                self._decode_event(data, events)
+                self._decode_frame(name, data, events)
                 continue
             item, reporter = self._by_index.get(delta.output_index), self._reporter
             if item is None or reporter is None or self._end is not None or item.is_done:
@@ -222,5 +220,5 @@ class FastResponsesStreamDecoder(ResponsesStreamDecoder):
                 else:
                     reporter.add_text(item, delta.content_index, delta.delta, events)
             else:
+                self._meter.add_arguments(item, len(delta.delta))
                 reporter.add_arguments(item, delta.delta, events)
-        return events

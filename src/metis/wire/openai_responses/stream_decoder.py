@@ -26,6 +26,7 @@ from metis.streaming import (
     ToolUseInputDelta,
     ToolUseStart,
 )
+from metis.streaming.text_frames import UNREADABLE
 from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed, stream_error
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
@@ -177,7 +178,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
         self._provider = context.provider or DEFAULT_PROVIDER
-        self._frames = SseParser()
+        self._frames = SseParser(context.limits)
         self._body: Wire = {}
         self._items: list[StreamItem] = []
         self._by_index: dict[int, StreamItem] = {}
@@ -208,17 +209,14 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
             "error": self._decode_error,
         }
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that are complete with this chunk."""
-        events: list[StreamEvent] = []
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         self._keep_head(chunk)
-        for _, data in self._frames.feed(chunk):
-            self._decode_event(data, events)
-        return events
+        for name, data in self._frames.feed(chunk):
+            self._decode_frame(name, data, events)
 
     def _decode_rest(self, events: list[StreamEvent]) -> None:
-        for _, data in self._frames.finish():
-            self._decode_event(data, events)
+        for name, data in self._frames.finish():
+            self._decode_frame(name, data, events)
 
     def _end_early(self, events: list[StreamEvent]) -> None:
         body = None if self._has_begun else self._read_head()
@@ -240,6 +238,11 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
         except (ValueError, RecursionError):
             return None
         return body if "output" in body or "error" in body else None
+
+    def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
+        # Before the response begins, such a line belongs to a body that is no stream.
+        if name != UNREADABLE or self._has_begun:
+            self._decode_event(data, events)
 
     def _decode_event(self, data: bytes, events: list[StreamEvent]) -> None:
         if self._end is not None:
@@ -279,6 +282,10 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
         self._add_item(item, maybe_count(wire.get("output_index")), events)
 
     def _add_item(self, wire: Wire, index: int | None, events: list[StreamEvent]) -> StreamItem:
+        if wire.get("type") in (FUNCTION, CUSTOM):
+            self._meter.add_call()
+        else:
+            self._meter.add_block()
         item = StreamItem(wire)
         self._items.append(item)
         self._by_index[len(self._items) - 1 if index is None else index] = item
@@ -355,7 +362,9 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
     def _decode_arguments(self, kind: str, wire: Wire, events: list[StreamEvent]) -> None:
         item = self._item_of(wire, kind, events)
         if not item.is_done:
-            self._begin_response(events).add_arguments(item, _delta_of(wire), events)
+            piece = _delta_of(wire)
+            self._meter.add_arguments(item, len(piece))
+            self._begin_response(events).add_arguments(item, piece, events)
 
     def _decode_end(self, wire: Wire, events: list[StreamEvent]) -> None:
         # Some servers leave out the final output, others the events before it (T136).
