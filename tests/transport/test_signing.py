@@ -12,7 +12,7 @@ from metis.canonical.errors import AuthenticationError
 from metis.canonical.metadata import StopReason
 from metis.streaming import MessageComplete, MessageStart, StreamEvent, TextDelta
 from metis.transport import Keys, Transport
-from metis.transport.retry import hide_key
+from metis.transport.concealment import hide_key
 from metis.transport.signing import Credentials, read_credentials, region_of, sign
 from metis.wire.call import AdapterOptions, RequestContext
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.schema.fit import ToolSchemaRule
 from metis.canonical.schema.fit_output import ANY_OUTPUT, OutputSchemaRule
+from metis.canonical.urls import check_base_url
 from metis.catalog.models import AdapterCapabilities
 from metis.projection import MessageRules, Target
 from metis.wire.tool_ids import IdRule
@@ -190,7 +191,12 @@ class Profile(MessageRules, frozen=True, kw_only=True):
         """Return the provider at another address, or for a named account (T203).
 
         The port does not count: whoever runs a server may start it at another one tomorrow.
+
+        Raises:
+            InvalidValueError: `base_url` is not the address of a server.
         """
+        if base_url is not None:
+            check_base_url(base_url)
         usual = urlsplit(self.base_url).hostname or ""
         host = usual if base_url is None else urlsplit(base_url).hostname or ""
         parts = (self.issuer_scope, "" if host == usual else host, account)

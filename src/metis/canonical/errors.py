@@ -29,6 +29,8 @@
     │   ├── AuthenticationError     a key that is missing, wrong or not allowed
     │   ├── ServerError             the provider failed
     │   ├── NetworkError            no connection, or it broke off
+    │   ├── RedirectError           a redirect to another address; none is followed
+    │   ├── WebPageError            a web page instead of a response
     │   ├── ContextOverflowError    more input than the model accepts
     │   ├── InvalidRequestError     a request that the provider does not accept
     │   ├── ResponseLimitError      a response that exceeds a limit of ours
@@ -301,6 +303,23 @@ class NetworkError(ProviderError):
     """The provider could not be reached, or the connection broke off."""
 
     is_retryable = True
+
+
+class RedirectError(ProviderError):
+    """The provider redirects to another address; redirects are not followed.
+
+    Following one would send the key and the conversation to a server that nobody chose.
+    """
+
+    def __init__(self, location: str, *, provider: str | None = None, status: int) -> None:
+        self.location = location
+        """The other address, without a login and without its query."""
+        text = f"it redirects to {location}; redirects are not followed"
+        super().__init__(text, provider=provider, status=status)
+
+
+class WebPageError(ProviderError):
+    """A web page instead of a response: a login page of the network, a proxy, a wrong address."""
 
 
 # Providers report an overflow as prose only; these find the numbers in it (T185).

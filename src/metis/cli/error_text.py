@@ -17,12 +17,14 @@ from metis.canonical.errors import (
     ProblemsError,
     ProviderError,
     RateLimitError,
+    RedirectError,
     RefusedChoiceError,
     ServerError,
     SwapRefusedError,
     UnknownAdapterError,
     UnknownModelError,
     UnknownSessionError,
+    WebPageError,
 )
 from metis.cli.output import echo
 
@@ -182,6 +184,9 @@ def _explain_provider(error: ProviderError) -> _Explanation:  # noqa: PLR0911 - 
             )
         case NetworkError():
             return _explain_network(error, provider, text)
+        case RedirectError() | WebPageError():
+            step = f"check the network and the setting base_urls.{provider}"
+            return _Explanation(f"{provider} cannot be used: {text}", step, f"{step}, then /retry")
         case RateLimitError():
             wait = f"in {error.retry_after_s:g} s" if error.retry_after_s else "later"
             problem = f"{provider} rate limit reached: {text}"

@@ -66,6 +66,8 @@ class ModelCaller:
         self.input_tokens = 0
         """The prompt tokens of all calls, cached or not."""
         self.output_tokens = 0
+        self.has_shown = False
+        """Whether something of the last response was shown, so that it must not come again."""
         self.parent_event: Event | None = None
         """The cause of the next bus event."""
         self._context = context
@@ -87,6 +89,7 @@ class ModelCaller:
         await self._context.check_budget()
         input_tokens = self._context.estimate_tokens(model)
         self.call_count += 1
+        self.has_shown = False
         request = await self._build_request(model)
         call = PendingCall(
             model=model,
@@ -221,6 +224,7 @@ class ModelCaller:
                 # Time to first chunk includes failed attempts, as a user experiences it.
                 if call.first_chunk_ms is None:
                     call.first_chunk_ms = call.elapsed_ms()
+                    self.has_shown = True
                 if isinstance(event, MessageComplete | StreamError):
                     last = event
                 if streams_input or type(event) is not ToolUseInputDelta:

@@ -170,11 +170,13 @@ class Turn:
             try:
                 return await self._caller.call(*choice), choice
             except ContextOverflowError as error:
+                if self._caller.has_shown:
+                    raise
                 overflows += 1
                 await self._fitter.fit_after_overflow(error, choice[0], overflows)
             except InvalidRequestError as error:
                 # One repair a response: a second rejection has another cause.
-                if is_repaired or not self._repair(choice[0], error):
+                if is_repaired or self._caller.has_shown or not self._repair(choice[0], error):
                     raise
                 is_repaired = True
             except _FALLBACK_ERRORS as error:

@@ -10,6 +10,8 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,11 +19,13 @@ from msgspec.structs import replace
 from metis.adapters.adapter import Adapter
 from metis.canonical.errors import (
     AuthenticationError,
-    NetworkError,
+    InvalidRequestError,
+    InvalidValueError,
     ProviderError,
     RateLimitError,
 )
 from metis.canonical.message import Message
+from metis.canonical.urls import check_base_url, split_login
 from metis.streaming import (
     MessageComplete,
     StreamError,
@@ -30,19 +34,28 @@ from metis.streaming import (
     ThinkingDelta,
     ToolUseStart,
 )
+from metis.streaming.events import events_of_message
+from metis.transport.concealment import hide_key, safe_text
 from metis.transport.keys import Keys
+from metis.transport.response import (
+    ConnectionWatch,
+    check_redirect,
+    decode,
+    is_web_page,
+    page_error,
+    raise_error,
+    read_body,
+)
 from metis.transport.retry import (
     Retry,
     call_failures,
-    hide_key,
+    describe_break,
     provider_error,
-    retry_after,
-    stream_breaks,
-    without_key,
 )
 from metis.transport.signing import read_credentials, sign
 from metis.wire.call import RequestContext, WireRequest
 from metis.wire.codec import StreamDecoder
+from metis.wire.errors import FIRST_ERROR_STATUS
 
 if TYPE_CHECKING:
     import aiohttp
@@ -50,7 +63,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("metis.transport")
 
 _CHUNK_BYTES = 1024 * 1024
-_FIRST_ERROR_STATUS = 400
 _VISIBLE_EVENTS = (TextDelta, ThinkingDelta, ToolUseStart)
 
 
@@ -139,10 +151,14 @@ class Transport:
             start = time.monotonic()
             try:
                 async with self._post(call) as response:
-                    body = await self._read(response)
+                    context = replace(context, status=response.status)
+                    check_redirect(response, adapter.name)
+                    if response.status >= FIRST_ERROR_STATUS:
+                        return await raise_error(adapter, response, context)
+                    body = await read_body(response, self._limits.response_bytes)
                     latency_ms = round((time.monotonic() - start) * 1000)
-                    context = replace(context, status=response.status, latency_ms=latency_ms)
-                    return _decode(adapter, body, context, response)
+                    context = replace(context, latency_ms=latency_ms)
+                    return decode(adapter, body, context, response)
             except call_failures() as failure:
                 error = provider_error(failure, adapter.name)
                 await self._wait(error, attempt, call, on_failure)
@@ -165,6 +181,7 @@ class Transport:
         `previous_attempts` counts the attempts at other models: all share one number of attempts.
         """
         attempt = previous_attempts + 1
+        is_shown = False
         while True:
             call = _Call(adapter, request, context, self.keys.next(adapter.profile))
             try:
@@ -173,8 +190,12 @@ class Transport:
                     on_decoder(decoder)
                 async with aclosing(self._attempt(call, decoder)) as events:
                     async for event in events:
+                        is_shown = True
                         yield event
             except ProviderError as error:
+                if is_shown:  # no text twice, whatever failed
+                    hide_key(error, call.key)
+                    raise
                 await self._wait(error, attempt, call, on_failure)
             else:
                 return
@@ -188,7 +209,7 @@ class Transport:
             async for event in events:
                 if buffered is None:
                     if type(event) is StreamError:
-                        yield replace(event, text=without_key(event.text, call.key))
+                        yield replace(event, text=safe_text(event.text, call.key))
                     else:
                         yield event
                     continue
@@ -202,30 +223,50 @@ class Transport:
         for early in buffered or ():
             yield early
 
-    async def _events(self, call: _Call, decoder: StreamDecoder) -> AsyncGenerator[StreamEvent]:
+    async def _events(  # noqa: C901 - a function per chunk would cost a tenth of the time of a delta
+        self, call: _Call, decoder: StreamDecoder
+    ) -> AsyncGenerator[StreamEvent]:
         """Yield the events of one response; one that breaks off ends with a StreamError."""
         adapter, has_begun, start = call.adapter, False, time.monotonic()
+        broken_by: Exception | None = None
         try:
             async with self._post(call) as response:
-                if response.status >= _FIRST_ERROR_STATUS:
-                    context = replace(call.context, status=response.status)
-                    _decode(adapter, await self._read(response), context, response)
+                context = replace(call.context, status=response.status)
+                check_redirect(response, adapter.name)
+                if response.status >= FIRST_ERROR_STATUS:
+                    await raise_error(adapter, response, context)
+                watch = ConnectionWatch(response)
                 async for chunk in response.content.iter_any():
-                    has_begun = True
+                    if not has_begun and is_web_page(chunk):
+                        raise page_error(chunk, response.status, adapter.name)
+                    if not has_begun and adapter.profile.aws_framed and chunk[:1] == b"{":
+                        # Plain JSON: as the length of a frame it would be two gigabytes.
+                        body = chunk + await read_body(response, self._limits.response_bytes)
+                        for event in events_of_message(decode(adapter, body, context, response)):
+                            yield event
+                        return
+                    has_begun = has_begun or not chunk.isspace()
                     for event in decoder.feed(chunk):
                         yield (_timed(event, start) if type(event) is MessageComplete else event)
+                watch.check()
         except call_failures() as failure:
-            # Before the first byte a retry is safe; afterwards the decoder ends the message (T133).
-            if not has_begun or not isinstance(failure, stream_breaks()):
+            # Before the first byte a retry is safe; afterwards the decoder ends the message,
+            # however the response broke: a retry would show its beginning again (T133).
+            if not has_begun:
                 raise provider_error(failure, adapter.name) from None
+            broken_by = failure
             log.info("%s: the stream broke: %s", adapter.name, type(failure).__name__)
         for event in decoder.finish():
-            yield _timed(event, start) if type(event) is MessageComplete else event
+            if type(event) is StreamError and broken_by is not None:
+                yield describe_break(event, broken_by)
+            else:
+                yield _timed(event, start) if type(event) is MessageComplete else event
 
     def _post(self, call: _Call) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
         request, profile, key = call.request, call.adapter.profile, call.key
         headers = dict(request.headers)
-        url, auth = profile.base_url.rstrip("/") + request.path, profile.auth
+        base_url, login = _address(call)
+        url, auth = base_url.rstrip("/") + request.path, profile.auth
         credentials = read_credentials(key) if key is not None and auth.aws_service else None
         if credentials is not None:
             headers |= sign(
@@ -238,18 +279,28 @@ class Transport:
                 now=datetime.now(UTC),
             )
         elif key is not None:
-            headers |= auth.headers(key)
+            headers |= _key_headers(call, key)
+        if login is not None:
+            if any(name.lower() == "authorization" for name in headers):
+                text = "its base URL has a login, but the key needs the same header: remove one"
+                raise InvalidRequestError(text, provider=profile.name)
+            headers["authorization"] = login
         # A long body is written in chunks, so that other tasks do not wait for it.
         is_short = len(request.body) <= _CHUNK_BYTES
         body = request.body if is_short else io.BytesIO(request.body)
-        return self._client().request(request.method, url, data=body, headers=headers)
+        from aiohttp import BasicAuth  # noqa: PLC0415 - loaded by the first call
 
-    async def _read(self, response: "aiohttp.ClientResponse") -> bytes:
-        # Bounded, since a server could send without end.
-        body = await response.content.read(self._limits.response_bytes)
-        if not response.content.at_eof():
-            raise NetworkError(f"a response of more than {self._limits.response_bytes} bytes")
-        return body
+        proxy, proxy_login = environment_proxy(url)
+        return self._client().request(
+            request.method,
+            url,
+            data=body,
+            headers=headers,
+            proxy=proxy,
+            proxy_auth=None if proxy_login is None else BasicAuth.decode(proxy_login, "utf-8"),
+            # `check_redirect` refuses them.
+            allow_redirects=False,
+        )
 
     def _client(self) -> "aiohttp.ClientSession":
         if self._session is None:
@@ -265,9 +316,12 @@ class Transport:
                     sock_connect=limits.connect_s,
                     sock_read=limits.silence_s,
                 ),
-                # Proxies of companies are set by environment variables.
-                trust_env=True,
+                # Not `trust_env`: beside proxies it reads ~/.netrc, whose logins are not meant for
+                # providers and collide with their keys.
+                trust_env=False,
                 auto_decompress=True,
+                # No state between requests: a server cannot recognise the next one by a cookie.
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 
@@ -294,19 +348,34 @@ class Transport:
         await self._sleep(delay)
 
 
-def _decode(
-    adapter: Adapter, body: bytes, context: RequestContext, response: "aiohttp.ClientResponse"
-) -> Message:
-    """Decode a body; an error gets the retry-after and request id of the headers."""
+def _address(call: _Call) -> tuple[str, str | None]:
+    """Return the base URL of a provider without the login in it, and that login."""
+    profile = call.adapter.profile
     try:
-        return adapter.from_wire_response(body, context)
-    except ProviderError as error:
-        headers = response.headers
-        if error.retry_after_s is None:
-            error.retry_after_s = retry_after(headers)
-        if error.request_id is None:
-            error.request_id = headers.get("request-id") or headers.get("x-request-id")
-        raise
+        check_base_url(profile.base_url)
+    except InvalidValueError as error:
+        raise InvalidRequestError(error.reason, provider=profile.name) from None
+    return split_login(profile.base_url)
+
+
+def _key_headers(call: _Call, key: str) -> dict[str, str]:
+    headers = call.adapter.profile.auth.headers(key)
+    # A line break would end the header; aiohttp refuses it with an error that repeats the key.
+    if not key.isascii() or not key.isprintable():
+        text = "the key has a character that no key has, such as a line break"
+        raise AuthenticationError(text, provider=call.adapter.name)
+    return headers
+
+
+def environment_proxy(url: str) -> tuple[str | None, str | None]:
+    """Return the proxy that the environment names for a URL, and the login for the proxy."""
+    parts = urlsplit(url)
+    proxy = getproxies().get(parts.scheme)
+    if not proxy or proxy_bypass(parts.netloc):
+        return None, None
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    return split_login(proxy)
 
 
 def _timed(event: MessageComplete, start: float) -> MessageComplete:

@@ -7,13 +7,11 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.canonical.errors import NetworkError, ProviderError
 from metis.streaming import StreamError
 from metis.streaming.events import provider_error as provider_error_of_stream
-
-# Shorter parts of a composite key (`id:secret:token`) could be ordinary words of an error text.
-_MIN_SECRET_CHARACTERS = 16
 
 
 class Retry(Struct, frozen=True, kw_only=True):
@@ -89,14 +87,6 @@ def call_failures() -> tuple[type[Exception], ...]:
     return (ProviderError, aiohttp.ClientError, TimeoutError, OSError)
 
 
-@cache
-def stream_breaks() -> tuple[type[Exception], ...]:
-    """Return the exceptions that end a response in the middle, so that its beginning is kept."""
-    import aiohttp  # noqa: PLC0415 - loaded by the first call: it is a sixth of the time to the prompt
-
-    return (aiohttp.ClientPayloadError, aiohttp.SocketTimeoutError, ConnectionError)
-
-
 def provider_error(failure: BaseException | StreamError, provider: str) -> ProviderError:
     """Return the typed error for whatever went wrong on the way to a provider and back."""
     if isinstance(failure, ProviderError):
@@ -125,17 +115,9 @@ def _describe(failure: BaseException) -> str:
             return f"the connection broke ({type(failure).__name__})"
 
 
-def without_key(text: str, key: str | None) -> str:
-    """Remove a key, or a long part of one, from a text: some providers repeat it in errors."""
-    # AWS credentials are one key here, but an error may repeat the secret alone.
-    for part in (key, *key.split(":")[1:]) if key else ():
-        if part == key or len(part) >= _MIN_SECRET_CHARACTERS:
-            text = text.replace(part, "[key]")
-    return text
-
-
-def hide_key(error: ProviderError, key: str | None) -> None:
-    """Remove a key from the texts of an error."""
-    if without_key(str(error), key) != str(error):
-        error.text = without_key(error.text, key)
-        error.args = tuple(without_key(str(part), key) for part in error.args)
+def describe_break(end: StreamError, failure: BaseException) -> StreamError:
+    """Return the end of a stream with the reason why it broke off."""
+    if isinstance(failure, ProviderError):
+        kind = type(failure).__name__
+        return replace(end, error_class=kind, text=failure.text, is_retryable=failure.is_retryable)
+    return replace(end, text=f"{end.text}: {_describe(failure)}; what arrived is preserved")

@@ -1,0 +1,123 @@
+"""Keys out of texts: whole, cut, or encoded, as some providers repeat them in their errors."""
+
+import base64
+import re
+from collections.abc import Iterator
+
+from metis.canonical.errors import ProviderError
+from metis.canonical.urls import without_login
+
+MARK = "[key]"
+"""Stands for a key, or a part of one."""
+
+# So many characters of a key in a row are concealed. Fewer could be an ordinary word, and fewer are
+# what providers show on purpose to say which key they mean.
+_MIN_PART = 8
+# Shorter parts of a composite key (`id:secret:token`) could be ordinary words of an error text.
+_MIN_SECRET_CHARACTERS = 16
+# A key is recognised however single characters of it are written.
+_CHARACTER = re.compile(
+    r"%([0-9A-Fa-f]{2})|\\u00([0-9A-Fa-f]{2})|\\x([0-9A-Fa-f]{2})|&#x([0-9A-Fa-f]{2});"
+    r"|&#(\d{2,3});|(.)",
+    re.DOTALL,
+)
+# An error is read by a person; what is longer is a page or an attack.
+_MAX_TEXT = 4000
+_DECIMAL_GROUP = 5
+_PLAIN_GROUP = 6
+_FIELDS = ("text", "code", "kind", "request_id", "location")
+
+
+def without_key(text: str, key: str | None) -> str:
+    """Return a text without a key, its parts of eight characters or more, and its encodings."""
+    if not key or not text:
+        return text
+    parts = _parts(_forms(key))
+    shortest = min(map(len, parts))
+    if len(text) < shortest:
+        return text
+    plain, ends = _decoded(text)
+    pieces: list[str] = []
+    written = 0
+    for start, end in _matches(plain, parts):
+        pieces += (text[written : ends[start]], MARK)
+        written = ends[end]
+    return "".join((*pieces, text[written:])) if pieces else text
+
+
+def hide_key(error: ProviderError, key: str | None) -> None:
+    """Remove a key, and logins of URLs, from the texts of an error, and bound their length."""
+    for name in _FIELDS:
+        value = getattr(error, name, None)
+        if isinstance(value, str):
+            setattr(error, name, safe_text(value, key))
+    error.args = tuple(safe_text(str(part), key) for part in error.args)
+
+
+def safe_text(text: str, key: str | None) -> str:
+    """Return the text of an error without keys and logins; of a long text, the beginning."""
+    if len(text) > _MAX_TEXT:
+        text = f"{text[:_MAX_TEXT]}… [{len(text) - _MAX_TEXT} characters omitted]"
+    return without_key(without_login(text), key)
+
+
+def _forms(key: str) -> Iterator[str]:
+    """Yield the spellings of a key: itself, its long parts, base64 and hexadecimal."""
+    # AWS credentials are one key here, but an error may repeat the secret alone.
+    secrets = [key, *(part for part in key.split(":")[1:] if len(part) >= _MIN_SECRET_CHARACTERS)]
+    for secret in secrets:
+        yield secret
+        if len(secret) < _MIN_PART:
+            continue
+        data = secret.encode()
+        yield data.hex()
+        yield data.hex().upper()
+        # In base64 a text looks different by its position in a group of three bytes, as in the
+        # `user:key` of a login; the characters at both ends depend on the neighbours.
+        for shift in range(3):
+            encoded = base64.b64encode(b"\0" * shift + data).rstrip(b"=").decode()[shift + 1 : -1]
+            yield encoded
+            yield encoded.translate(str.maketrans("+/", "-_"))
+
+
+def _parts(forms: Iterator[str]) -> frozenset[str]:
+    """Return every part of the forms that is long enough to be recognised."""
+    parts: set[str] = set()
+    for form in forms:
+        size = min(len(form), _MIN_PART)
+        parts.update(form[start : start + size] for start in range(len(form) - size + 1))
+    parts.discard("")
+    return frozenset(parts)
+
+
+def _decoded(text: str) -> tuple[str, list[int]]:
+    """Return a text with escaped characters decoded, and where each of them begins in it."""
+    if not any(mark in text for mark in ("%", "\\", "&#")):
+        return text, list(range(len(text) + 1))
+    characters: list[str] = []
+    starts: list[int] = []
+    for match in _CHARACTER.finditer(text):
+        group = match.lastindex or _PLAIN_GROUP
+        value = match[group]
+        if group != _PLAIN_GROUP:
+            value = chr(int(value, 10 if group == _DECIMAL_GROUP else 16))
+        characters.append(value)
+        starts.append(match.start())
+    return "".join(characters), [*starts, len(text)]
+
+
+def _matches(text: str, parts: frozenset[str]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of a text that consist of parts of a key; linear in the text."""
+    sizes = sorted({len(part) for part in parts}, reverse=True)
+    position, start, end = 0, -1, -1
+    while position < len(text):
+        size = next((size for size in sizes if text[position : position + size] in parts), 0)
+        if size:
+            if start >= 0 and position > end:
+                yield start, end
+                start = -1
+            start = position if start < 0 else start
+            end = max(end, position + size)
+        position += 1
+    if start >= 0:
+        yield start, end

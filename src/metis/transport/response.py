@@ -1,0 +1,174 @@
+"""What came back from a provider: a response, a redirect, a web page or an error body."""
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin
+
+from metis.adapters.adapter import Adapter
+from metis.canonical.errors import (
+    DecodeError,
+    NetworkError,
+    OtherProviderError,
+    ProviderError,
+    RedirectError,
+    WebPageError,
+)
+from metis.canonical.message import Message
+from metis.canonical.urls import shown_address
+from metis.transport.retry import retry_after
+from metis.wire.call import RequestContext
+from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, read_error
+from metis.wire.json_access import maybe_object, maybe_text
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_FIRST_REDIRECT_STATUS = 300
+# No error of a provider is longer; a page of a proxy may be, and only its title counts.
+MAX_ERROR_BYTES = 65_536
+_BOM = b"\xef\xbb\xbf"
+_SPACES = b" \t\r\n"
+_TITLE = re.compile(rb"<title[^<>]{0,200}>([^<>]{0,500})", re.IGNORECASE)
+_MAX_TITLE = 100
+_ERROR_KEYS = ("message", "Message", "error", "detail", "error_description")
+_REASON = "a login page of the network, a proxy or a wrong address answers in its place"
+
+
+def check_redirect(response: "aiohttp.ClientResponse", provider: str) -> None:
+    """Raise an error if a response redirects elsewhere.
+
+    The other address would receive the key and, after a 307 or 308, the conversation.
+    """
+    if not _FIRST_REDIRECT_STATUS <= response.status < FIRST_ERROR_STATUS:
+        return
+    location = response.headers.get("Location", "")
+    try:
+        target = shown_address(urljoin(str(response.url), location)) if location else "nowhere"
+    except ValueError:
+        target = "an address that is not a URL"
+    raise RedirectError(target, provider=provider, status=response.status)
+
+
+class ConnectionWatch:
+    """Notices that a connection was closed in the middle of a response.
+
+    After a malformed chunk, aiohttp (3.14) closes the connection without a word to whoever reads
+    the body, who would wait until the total timeout. This ends the body, and `check` reports it;
+    what arrived before can still be read.
+    """
+
+    def __init__(self, response: "aiohttp.ClientResponse") -> None:
+        self._content = response.content
+        self._is_broken = False
+        connection = response.connection
+        closed = (
+            None
+            if connection is None or connection.protocol is None
+            else (connection.protocol.closed)
+        )
+        if closed is not None:
+            closed.add_done_callback(self._on_closed)
+
+    def check(self) -> None:
+        """Raise an error if the body ended because its connection was closed."""
+        if self._is_broken:
+            raise ConnectionError("closed in the middle of a response")
+
+    def _on_closed(self, _: object) -> None:
+        content = self._content
+        if not content.is_eof() and content.exception() is None:
+            self._is_broken = True
+            content.feed_eof()
+
+
+async def read_body(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes:
+    """Read the body of a response; a server could send without end.
+
+    Raises:
+        NetworkError: it is longer than allowed; the request is not repeated for that.
+    """
+    body, is_whole = await _read(response, max_bytes)
+    if not is_whole:
+        error = NetworkError(f"a response of more than {max_bytes} bytes")
+        error.is_retryable = False  # the next one would be as long, and as expensive
+        raise error
+    return body
+
+
+async def raise_error(
+    adapter: Adapter, response: "aiohttp.ClientResponse", context: RequestContext
+) -> Message:
+    """Read the body of an error and raise it; of a long body only the beginning is read."""
+    body, is_whole = await _read(response, MAX_ERROR_BYTES)
+    try:
+        return decode(adapter, body, context, response)
+    except ProviderError as error:
+        if not is_whole:
+            error.is_retryable = False
+        raise
+
+
+async def _read(response: "aiohttp.ClientResponse", max_bytes: int) -> tuple[bytes, bool]:
+    """Return at most so many bytes of the body, and whether that is all of it."""
+    body = bytearray()
+    watch = ConnectionWatch(response)
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > max_bytes:
+            # The rest is not read: the connection cannot be used again.
+            response.close()
+            return bytes(body[:max_bytes]), False
+    watch.check()
+    return bytes(body), True
+
+
+def decode(
+    adapter: Adapter, body: bytes, context: RequestContext, response: "aiohttp.ClientResponse"
+) -> Message:
+    """Decode a body; an error gets the retry-after and request id of the headers."""
+    try:
+        if is_web_page(body):
+            raise page_error(body, response.status, adapter.name)
+        return _decode(adapter, body, context)
+    except ProviderError as error:
+        headers = response.headers
+        if error.retry_after_s is None:
+            error.retry_after_s = retry_after(headers)
+        if error.request_id is None:
+            error.request_id = headers.get("request-id") or headers.get("x-request-id")
+        raise
+
+
+def _decode(adapter: Adapter, body: bytes, context: RequestContext) -> Message:
+    try:
+        return adapter.from_wire_response(body, context)
+    except DecodeError:
+        # A proxy or another API may state an error in its own form, with the status of success.
+        text = _stated_error(body)
+        if text is None:
+            raise
+        raise OtherProviderError(text, provider=adapter.name, status=context.status) from None
+
+
+def _stated_error(body: bytes) -> str | None:
+    """Return the text of an error in any of the usual forms, if a body has one."""
+    wire = read_error(body)
+    nested = maybe_object(wire.get("error"))
+    values = (nested.get("message"), *(wire.get(key) for key in _ERROR_KEYS))
+    return next((text for text in map(maybe_text, values) if text), None)
+
+
+def is_web_page(head: bytes) -> bool:
+    """Return whether bytes are markup: no protocol begins with a `<`, in a body or in a stream."""
+    return head.removeprefix(_BOM).lstrip(_SPACES)[:1] == b"<"
+
+
+def page_error(body: bytes, status: int, provider: str) -> ProviderError:
+    """Return the error for a page; with the status of an error it is an error of that class."""
+    title = _TITLE.search(body, 0, MAX_ERROR_BYTES)
+    words = " ".join(title[1].decode(errors="replace").split())[:_MAX_TITLE] if title else ""
+    page = f"a web page ({words!r})" if words else "a web page"
+    if status >= FIRST_ERROR_STATUS:
+        text = f"{page} instead of an error of the API"
+        return class_of_status(status)(text, provider=provider, status=status)
+    return WebPageError(f"{page} instead of a response: {_REASON}", provider=provider)
