@@ -35,7 +35,6 @@ UNWRITTEN = NONE | {
     "anthropic": 44,
     "bedrock-converse": 6,
     "gemini": 33,
-    "openai": 56,
     "openai-responses": 47,
 }
 """How many recorded streams of each provider are not written as they were read."""
@@ -43,7 +42,6 @@ UNEQUAL = NONE | {
     "anthropic": 442,
     "bedrock-converse": 4,
     "gemini": 236,
-    "openai": 232,
     "openai-responses": 391,
 }
 """How many responses clients of each provider read in a stream as another one than plain."""
@@ -51,7 +49,6 @@ UNBROKEN = NONE | {
     "anthropic": 114,
     "bedrock-converse": 95,
     "gemini": 166,
-    "openai": 100,
     "openai-responses": 737,
 }
 """In how many responses a client would read a call that was cut off as a whole one."""

@@ -16,7 +16,7 @@ from metis.canonical.blocks import (
 from metis.canonical.errors import MetisError, NetworkError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
-from metis.streaming import MessageComplete, StreamError, StreamEvent
+from metis.streaming import MessageComplete, MessageStart, StreamError, StreamEvent
 from metis.verify.json_differences import differences
 from metis.wire.original_form import provider_tool_ids, response_events
 
@@ -106,6 +106,10 @@ def served_faults(
         return
     first, second = _summary(read), _summary(end.message)
     lost = {loss.block_type for loss in (*plain.losses, *losses)}
+    # Some hosts name another id at the end; what was sent at the start cannot be taken back.
+    if isinstance(events[0], MessageStart):
+        is_same_id = events[0].response_id == message.metadata.response_id
+        lost |= set[str]() if is_same_id else {"response_id"}
     for name in first:
         if first[name] != second[name] and name not in lost:
             yield (

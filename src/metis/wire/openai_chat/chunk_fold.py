@@ -20,6 +20,7 @@ _IGNORED_DELTA_KEYS = frozenset({"role", "channel", "token_id"})
 _IGNORED_CHOICE_KEYS = frozenset({"delta", "message", "text", "token_ids", "logprobs"})
 _IGNORED_ENVELOPE_KEYS = frozenset({"choices", "usage", "error", "obfuscation", "object"})
 _CALL_KEYS = frozenset({"id", "index", "function", "custom"})
+_PART_IDENTITY = ("type", "index", "id")
 _CONCATENATED_KEYS = ("text", "summary", "data")
 
 
@@ -70,6 +71,12 @@ class CallFold:
         """Add a piece of the arguments."""
         self.pieces.append(piece)
         self._meter.add_arguments(self, len(piece))
+
+    def announcement(self) -> Wire:
+        """Return how the call began: its kind, and keys that no event has a field for."""
+        if self.is_legacy:
+            return {"function_call": {}}
+        return {"type": "custom" if self.is_custom else "function", **self.extra_keys}
 
     def to_wire(self) -> Wire:
         """Return the call as a plain response has it."""
@@ -241,6 +248,21 @@ def _starts_another(call: CallFold, fragment: Wire) -> bool:
     if not name or not call.name:
         return False
     return name != call.name or call.is_complete
+
+
+def thinking_keys(delta: Wire) -> Wire:
+    """Return the keys of a delta that carry its thinking, without the text.
+
+    Of the typed parts of OpenRouter only those are named that no other key repeats.
+    """
+    keys = {key: "" for key in TEXT_KEYS if delta.get(key)}
+    if keys:
+        return keys
+    for part in map(maybe_object, maybe_list(delta.get(DETAILS_KEY))):
+        text_key = next((key for key in ("text", "summary") if part.get(key)), None)
+        if text_key is not None:
+            return {DETAILS_KEY: {key: part[key] for key in _PART_IDENTITY if key in part}}
+    return keys
 
 
 def merge_envelope(envelope: Wire, usage: Wire, chunk: Wire) -> None:

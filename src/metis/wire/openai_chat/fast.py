@@ -35,7 +35,7 @@ from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.function_tools import decode_functions
 from metis.wire.json_access import Wire
 from metis.wire.openai_chat import request
-from metis.wire.openai_chat.assistant import original_call
+from metis.wire.openai_chat.assistant import TEXT_KEYS, original_call
 from metis.wire.openai_chat.blocks import PROTOCOL, write_json
 from metis.wire.openai_chat.options import decode_options
 from metis.wire.openai_chat.request import WIRE_ID_PREFIX, ChatHistoryEncoder
@@ -487,10 +487,8 @@ class FastChatStreamDecoder(ChatStreamDecoder):
                 first.reasoning_pieces["reasoning_content"].append(thinking)
             if delta.reasoning:
                 first.reasoning_pieces["reasoning"].append(delta.reasoning)
-            if order.open_kind is ThinkingDelta:
-                events.append(ThinkingDelta(self._message_id, order.index, thinking))
-            else:
-                order.add_text(ThinkingDelta, thinking, events)
+            keys = {key: "" for key in TEXT_KEYS if getattr(delta, key)}
+            order.add_text(ThinkingDelta, thinking, events, original_form=keys)
         if delta.content:
             first.text_pieces.append(delta.content)
             order.add_text(TextDelta, delta.content, events)

@@ -136,10 +136,13 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
         return write_json(body)
     first: Wire = {**maybe_object(choices[0]), "message": encoded}
     reason = message.metadata.stop_reason
-    # A response that was cancelled later must not keep its clean finish reason (T164).
-    if is_failed_stop(reason) and not is_failed_stop(
-        _decode_stop_reason(first, has_calls=False, is_refusal=False)
-    ):
+    # A response that was cancelled or cut off later must not keep its finish reason (T164).
+    original = _decode_stop_reason(
+        first,
+        has_calls=any(type(block) is ToolUseBlock for block in message.content),
+        is_refusal="refusal" in form,
+    )
+    if reason is not original and (original is not StopReason.UNKNOWN or is_failed_stop(reason)):
         first["finish_reason"] = encode_stop_reason(reason)
     return write_json({**body, "choices": [first, *choices[1:]]})
 

@@ -37,6 +37,7 @@ from metis.wire.openai_chat.chunk_fold import (
     fold_body,
     merge_envelope,
     text_of_part,
+    thinking_keys,
 )
 from metis.wire.openai_chat.response import DEFAULT_PROVIDER, decode_body, decode_usage
 from metis.wire.openai_errors import decode_error
@@ -63,7 +64,8 @@ class EventOrder:
         self._calls = calls
         self._ended_calls = 0
         self._reported_data: set[str] = set()
-        self._late_texts: list[tuple[DeltaType, str, DeltaType | str]] = []
+        self._late_texts: list[tuple[DeltaType, str, DeltaType | str, Wire | None]] = []
+        self._open_form: Wire | None = None
 
     def add_text(
         self,
@@ -71,16 +73,22 @@ class EventOrder:
         text: str,
         events: list[StreamEvent],
         kind: DeltaType | str | None = None,
+        original_form: Wire | None = None,
     ) -> None:
         """Report text of the open block, or of a new one if its kind is another."""
         kind = kind or event
         if self.open_call is not None or self._ended_calls:
-            self._late_texts.append((event, text, kind))
+            self._late_texts.append((event, text, kind, original_form))
             return
-        if self.open_kind is not kind:
+        is_new = self.open_kind is not kind
+        if is_new:
             self.open_kind = kind
             self.index += 1
-        events.append(event(self._message_id, self.index, text))
+        if original_form is not None and (is_new or original_form != self._open_form):
+            self._open_form = original_form
+            events.append(event(self._message_id, self.index, text, original_form=original_form))
+        else:
+            events.append(event(self._message_id, self.index, text))
 
     def add_signature(self, signature: str, events: list[StreamEvent]) -> None:
         """Report the signature of open thinking; for closed thinking only the message has it."""
@@ -124,8 +132,8 @@ class EventOrder:
                 self._end_call(call, events)
         self.open_call = self.open_kind = None
         self._ended_calls = 0
-        for event, text, kind in self._late_texts:
-            self.add_text(event, text, events, kind)
+        for event, text, kind, original_form in self._late_texts:
+            self.add_text(event, text, events, kind, original_form)
 
     def _next_index(self) -> int:
         self.open_kind = None
@@ -146,6 +154,7 @@ class EventOrder:
                 call.tool_use_id,
                 call.name,
                 call.wire_id or None,
+                call.announcement(),
             )
         )
         if call.pieces:
@@ -268,14 +277,19 @@ class ChatStreamDecoder(BaseStreamDecoder):
         """Report a delta, in the order of the blocks that it belongs to."""
         self._report_thinking(delta, events)
         content = delta.get("content")
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        for part in map(maybe_object, maybe_list(parts)):
-            event, text = _PART_EVENTS.get(str(part.get("type"))), text_of_part(part)
-            if event is not None and text:
-                self._order.add_text(event, text, events)
+        if isinstance(content, str):
+            if content:
+                self._order.add_text(TextDelta, content, events)
+        else:
+            for part in map(maybe_object, maybe_list(content)):
+                event, text = _PART_EVENTS.get(str(part.get("type"))), text_of_part(part)
+                if event is not None and text:
+                    form = {"content": [{"type": part.get("type")}]}
+                    self._order.add_text(event, text, events, original_form=form)
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
-            self._order.add_text(TextDelta, refusal, events, kind="refusal")
+            form = {"refusal": ""}
+            self._order.add_text(TextDelta, refusal, events, "refusal", form)
         for call in maybe_list(delta.get("tool_calls")):
             self._decode_call(maybe_object(call), events)
         if delta.get("function_call"):
@@ -289,7 +303,8 @@ class ChatStreamDecoder(BaseStreamDecoder):
         texts = (maybe_text(delta.get(key)) for key in TEXT_KEYS)
         text = next(filter(None, texts), None) or thinking_text(details)
         if text:
-            self._order.add_text(ThinkingDelta, text, events)
+            form = thinking_keys(delta)
+            self._order.add_text(ThinkingDelta, text, events, original_form=form)
         for detail in details:
             if isinstance(detail, RedactedThinkingBlock):
                 self._order.add_redacted(detail, events)
@@ -311,6 +326,7 @@ class ChatStreamDecoder(BaseStreamDecoder):
             f"{self._provider}:{model}" if model else self._context.model,
             response_id,
             protocol=PROTOCOL,
+            original_form=dict(self._envelope),
         )
 
     def _build_message(self, status: MessageStatus) -> Message:
