@@ -76,12 +76,13 @@ class HistoryCache:
     def find(self, messages: Sequence[Message], target: Target) -> EncodedHistory | None:
         """Return what an earlier request to the target encoded, if these messages begin with it."""
         entry = self._entries.get(_key_of(messages, target.model)) if messages else None
-        if entry is None or len(entry[0].messages) > len(messages):
+        if entry is None:
             return None
-        history = entry[0]
-        if history.requested_target is not target and history.requested_target != target:
-            return None
-        return history if all(map(is_, history.messages, messages)) else None
+        history, _ = entry
+        is_prefix = len(history.messages) <= len(messages) and all(
+            map(is_, history.messages, messages)
+        )
+        return history if is_prefix and history.requested_target == target else None
 
     def first_changed(self, messages: Sequence[Message], model: str) -> Message | None:
         """Return the first message that differs from the last request of the conversation."""
@@ -96,9 +97,9 @@ class HistoryCache:
         """Keep a history whose request body has that many bytes."""
         key = _key_of(history.messages, history.target.model)
         with self._lock:
-            _, replaced_bytes = self._entries.pop(key, (None, 0))
+            replaced = self._entries.pop(key, None)
             self._entries[key] = history, size_bytes
-            self._size_bytes += size_bytes - replaced_bytes
+            self._size_bytes += size_bytes - (0 if replaced is None else replaced[1])
             while len(self._entries) > self._max_conversations or (
                 self._size_bytes > self._max_bytes and len(self._entries) > 1
             ):
@@ -107,7 +108,8 @@ class HistoryCache:
 
 
 def _key_of(messages: Sequence[Message], model: str) -> tuple[str, str, str]:
-    return messages[0].session_id, messages[0].id, model
+    first = messages[0]
+    return first.session_id, first.id, model
 
 
 def encode_history(
@@ -150,16 +152,16 @@ def _extended(
     """Return a history with the projection of its new messages added; the earlier one stays."""
     new = messages[len(earlier.messages) :]
     dialect, encoder = earlier.dialect.copy(), earlier.encoder.copy()
-    projected, recorder = projection.messages, LossRecorder(earlier.target)
-    recorder.losses += projection.losses
+    projected, losses = projection.messages, projection.losses
     wire_ids = dialect.wire_ids(projection.call_ids)
     is_usual, foreign = _original_forms(new, profile)
-    if wire_ids is None or not is_usual:
-        projected = dialect.apply(projected, recorder)
-    if foreign:
+    if wire_ids is None or not is_usual or foreign or projection.attachments:
+        recorder = LossRecorder(earlier.target)
+        if wire_ids is None or not is_usual:
+            projected = dialect.apply(projected, recorder)
         record_unmapped_keys(foreign, profile, recorder)
-    if projection.attachments:
         record_rewritten_keys(projection.attachments, profile, recorder)
+        losses = losses + recorder.losses
     encoder.add(projected, wire_ids or EMPTY)
     call_ids = projection.call_ids
     if call_ids is not None and earlier.call_ids:
@@ -170,7 +172,7 @@ def _extended(
         earlier.target,
         call_ids,
         dialect,
-        [*earlier.losses, *_in_message_order(recorder.losses, new)],
+        earlier.losses + _in_message_order(losses, new) if losses else earlier.losses,
         encoder,
         earlier.has_large_images or projection.has_large_images,
     )
@@ -237,7 +239,5 @@ def _original_forms(messages: Sequence[Message], profile: Profile) -> tuple[bool
 
 def _in_message_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
     # The order must not depend on how the history grew: a repeated request has equal losses.
-    if len(losses) > 1:
-        index = {message.id: number for number, message in enumerate(messages)}
-        losses.sort(key=lambda loss: index.get(loss.message_id, -1))
-    return losses
+    index = {message.id: number for number, message in enumerate(messages)}
+    return sorted(losses, key=lambda loss: index.get(loss.message_id, -1))

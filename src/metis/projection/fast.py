@@ -57,40 +57,57 @@ def project_fast(
     return fix_messages(messages, history, target)
 
 
-def inspect_history(  # noqa: C901, PLR0911, PLR0912 - another call per message would cost 4 %
+def inspect_history(  # noqa: C901, PLR0911, PLR0912 - a call per message would cost a tenth
     messages: Sequence[Message], target: Target, earlier_call_ids: AbstractSet[str] | None = None
 ) -> InspectedHistory | None:
-    """Return what a plain history needs; None if it may not be plain."""
+    """Return what a plain history needs; None if the rules have to decide."""
     open_calls: list[str] = []
     call_ids: set[str] = set()
     fix_indexes: list[int] = []
-    is_leading = earlier_call_ids is None
+    is_leading, accepts_blank = earlier_call_ids is None, target.accepts_blank_text
     for index, message in enumerate(messages):
-        role, content = message.role, message.content
-        if not content or message.metadata.hints or (open_calls and role is not _TOOL):
+        role, content, needs_fix = message.role, message.content, False
+        if message.metadata.hints:
             return None
-        if role is _ASSISTANT:
-            needs_fix = _inspect_assistant(message, target, open_calls, call_ids)
-        elif role is _USER:
-            needs_fix = _inspect_user(content, target)
-        elif role is _TOOL:
-            result = content[0]
-            if len(content) != 1 or not open_calls or type(result) is not ToolResultBlock:
+        if role is _TOOL:
+            result = content[0] if len(content) == 1 else None
+            if not open_calls or type(result) is not ToolResultBlock:
                 return None
             if open_calls.pop(0) != result.tool_use_id:
                 return None
-            needs_fix = _inspect_text(result.content, target)
-        elif role is _SYSTEM and is_leading:
-            if _inspect_text(content, target) is None:
+            content = result.content
+        elif open_calls or not content:
+            return None
+        elif role is _USER or role is _ASSISTANT:
+            is_leading = False
+        elif role is not _SYSTEM or not is_leading:
+            return None
+        for block in content:
+            if type(block) is TextBlock:
+                text = block.text
+                if block.citations or not (accepts_blank or (text and not text.isspace())):
+                    return None
+            elif type(block) is ToolUseBlock and role is _ASSISTANT:
+                call_id, name = block.id, block.name
+                if not call_id or call_id in call_ids or block.invalid is not None:
+                    return None
+                if len(name) > target.tool_name_length or not _is_portable(name):
+                    return None
+                call_ids.add(call_id)
+                open_calls.append(call_id)
+            elif role is _ASSISTANT and _is_own_thinking(block, message, target):
+                pass
+            elif role is not _USER or not _is_independent_media(block, target):
                 return None
-            continue
-        else:
-            return None
-        if needs_fix is None:
-            return None
+            else:
+                needs_fix = needs_fix or not _is_accepted_image(block, target)
+        if role is _ASSISTANT:
+            if target.pairs_thinking and type(content[-1]) is ThinkingBlock:
+                return None
+            if target.placeholder_signature:
+                needs_fix = unsigned_call(message, target) is not None
         if needs_fix:
             fix_indexes.append(index)
-        is_leading = False
     if open_calls or (call_ids and not target.accepts_tools):
         return None
     if earlier_call_ids and not earlier_call_ids.isdisjoint(call_ids):
@@ -98,63 +115,6 @@ def inspect_history(  # noqa: C901, PLR0911, PLR0912 - another call per message 
     if not _has_accepted_ends(messages, target, is_start=earlier_call_ids is None):
         return None
     return InspectedHistory(call_ids, fix_indexes)
-
-
-# Each of these returns whether a message needs a fix, and None if the rules have to decide. The
-# check of a text stands in all of them, because a call per block would cost a tenth of the time.
-
-
-def _inspect_text(content: Sequence[ContentBlock], target: Target) -> bool | None:
-    for block in content:
-        if type(block) is not TextBlock or block.citations:
-            return None
-        if not target.accepts_blank_text and (not block.text or block.text.isspace()):
-            return None
-    return False
-
-
-def _inspect_user(content: Sequence[ContentBlock], target: Target) -> bool | None:
-    needs_fix = False
-    for block in content:
-        if type(block) is TextBlock:
-            if block.citations:
-                return None
-            if not target.accepts_blank_text and (not block.text or block.text.isspace()):
-                return None
-        elif not _is_accepted_image(block, target):
-            # Bedrock needs distinct names of documents, which depend on other messages (T95).
-            is_named = target.needs_document_names and type(block) is DocumentBlock
-            if is_named or not isinstance(block, Media):
-                return None
-            needs_fix = True
-    return needs_fix
-
-
-def _inspect_assistant(  # noqa: C901, PLR0911 - one line per reason
-    message: Message, target: Target, open_calls: list[str], call_ids: set[str]
-) -> bool | None:
-    content = message.content
-    for block in content:
-        if type(block) is TextBlock:
-            if block.citations:
-                return None
-            if not target.accepts_blank_text and (not block.text or block.text.isspace()):
-                return None
-        elif type(block) is ToolUseBlock:
-            call_id, name = block.id, block.name
-            if not call_id or call_id in call_ids or block.invalid is not None:
-                return None
-            if len(name) > target.tool_name_length or not _is_portable(name):
-                return None
-            call_ids.add(call_id)
-            open_calls.append(call_id)
-        elif not _is_own_thinking(block, message, target):
-            return None
-    if target.pairs_thinking and type(content[-1]) is ThinkingBlock:
-        return None
-    if not target.placeholder_signature:
-        return False
-    return unsigned_call(message, target) is not None
 
 
 @lru_cache(maxsize=1000)  # the same few names come again and again
@@ -180,6 +140,12 @@ def _is_own_thinking(block: ContentBlock, message: Message, target: Target) -> b
         and bool(block.signature or not target.needs_signatures)
         and (not target.maker_pattern or foreign_maker(message, target) is None)
     )
+
+
+def _is_independent_media(block: ContentBlock, target: Target) -> bool:
+    # Bedrock needs distinct names of documents, which depend on other messages (T95).
+    is_named = target.needs_document_names and type(block) is DocumentBlock
+    return isinstance(block, Media) and not is_named
 
 
 def _is_accepted_image(block: ContentBlock, target: Target) -> bool:

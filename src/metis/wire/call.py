@@ -69,7 +69,7 @@ class ToolChoice(Struct, frozen=True):
             raise InvalidValueError(f"unknown tool choice {self.mode!r}", path="$.mode")
 
 
-class AdapterOptions(Struct, frozen=True, kw_only=True):
+class AdapterOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options of a model call: those that providers share, and those of one protocol.
 
     `native` stores, by protocol, the options of a request in their original form. Its keys are sent

@@ -39,28 +39,23 @@ class Envelope(Struct, frozen=True, gc=False):
         return all(map(is_, self.tools, tools))
 
 
-class EncodedMessages:
+class EncodedMessages(Struct, eq=False):
     """Wire messages that are complete; each is encoded once, with the first body it is in.
 
     The envelope around them is encoded again only when tools or options change.
     """
 
-    __slots__ = ("_encoded", "_envelope", "_key", "_waiting", "_write")
-
-    def __init__(self, key: str, write: WriteJson) -> None:
-        """Make an empty list of messages that a request holds under `key`."""
-        self._key = key
-        self._write = write
-        self._encoded: list[EncodedJson] = []
-        self._waiting: list[Any] = []
-        self._envelope: Envelope | None = None
+    _key: str
+    """The key under which a request holds the messages."""
+    _write: WriteJson
+    _encoded: list[EncodedJson] = []
+    _waiting: list[Any] = []
+    _envelope: Envelope | None = None
 
     def copy(self) -> "EncodedMessages":
         """Return a copy, to which other messages can be added."""
-        other = EncodedMessages(self._key, self._write)
-        other._encoded, other._waiting = [*self._encoded], [*self._waiting]
-        other._envelope = self._envelope
-        return other
+        encoded, waiting = [*self._encoded], [*self._waiting]
+        return EncodedMessages(self._key, self._write, encoded, waiting, self._envelope)
 
     @property
     def is_empty(self) -> bool:
@@ -146,7 +141,7 @@ class HistoryEncoder(ABC):
         """Return an encoder of the same history, to which other messages can be added."""
         # Without __init__, which would make objects that are replaced at once.
         other = object.__new__(type(self))
-        vars(other).update(vars(self))
+        other.__dict__ = {**self.__dict__}  # pyright: ignore[reportAttributeAccessIssue] - object is new
         other._encoded = self._encoded.copy()
         return other
 

@@ -10,9 +10,8 @@ libraries write references, unions and limits into them.
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from itertools import islice
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -54,8 +53,11 @@ class _Node(NamedTuple):
 _Part = _Node | bool
 """A part of a checked schema; true accepts every value, false none."""
 
-_Faults = Iterator[tuple[tuple[object, ...], str]]
+_Fault = tuple[tuple[object, ...], str]
 """What is wrong with a value: the keys and indexes that lead to a part of it, and a text."""
+_Faults = Sequence[_Fault]
+# A sequence, because almost every value is right: a generator per check costs five times as much.
+_NONE: _Faults = ()
 
 
 def compile_tool_input(schema: Mapping[str, Any]) -> "Validator":
@@ -89,31 +91,29 @@ class Validator:
         Raises:
             InvalidValueError: a recursive schema does not come to an end for this value.
         """
-        faults = self.faults(self._schema, value)
         try:
-            problems = [
-                Problem(reduce(join_path, map(_step, keys), path), _RULE, text)
-                for keys, text in islice(faults, MAX_PROBLEMS)
-            ]
-            unreported_count = sum(1 for _ in faults)
+            faults = self.faults(self._schema, value)
         except RecursionError:
             raise InvalidValueError("schema or value is nested too deeply", path=path) from None
-        if unreported_count:
-            problems.append(Problem(path, _RULE, f"and {unreported_count} more problems"))
+        if not faults:
+            return []
+        problems = [
+            Problem(reduce(join_path, map(_step, keys), path), _RULE, text)
+            for keys, text in faults[:MAX_PROBLEMS]
+        ]
+        if len(faults) > MAX_PROBLEMS:
+            text = f"and {len(faults) - MAX_PROBLEMS} more problems"
+            problems.append(Problem(path, _RULE, text))
         return problems
 
     def faults(self, part: _Part, value: object) -> _Faults:
-        """Yield what is wrong with a value by a part of the schema."""
+        """Return what is wrong with a value by a part of the schema."""
         if isinstance(part, bool):
-            if not part:
-                yield (), "no value is allowed here"
-            return
+            return _NONE if part else _fault("no value is allowed here")
+        faults: list[_Fault] = []
         for check in part.checks:
-            yield from check(self, part.schema, value)
-
-    def accepts(self, part: _Part, value: object) -> bool:
-        """Return whether a part of the schema accepts a value."""
-        return next(self.faults(part, value), None) is None
+            faults += check(self, part.schema, value)
+        return faults
 
     def definition(self, reference: str) -> _Part:
         """Return what a reference points to."""
@@ -158,6 +158,8 @@ class Validator:
                 return [self._copy(part, join_path(path, index), depth) for index, part in parts]
             case "single":
                 return self._copy(content, path, depth)
+            case _ if key == "type" and isinstance(content, str):
+                return [content]
             case _:
                 # Lists of names and values are copied, so that later changes have no effect.
                 return list(content) if is_array(content) else content
@@ -176,24 +178,29 @@ def _step(key: object) -> str | int:
     return key if isinstance(key, str | int) else str(key)
 
 
+def _fault(text: str) -> _Faults:
+    return [((), text)]
+
+
 def _inside(key: object, faults: _Faults) -> _Faults:
-    for keys, text in faults:
-        yield (key, *keys), text
+    return [((key, *keys), text) for keys, text in faults]
 
 
 def _reference(validator: Validator, schema: Schema, value: object) -> _Faults:
-    yield from validator.faults(validator.definition(schema["$ref"]), value)
+    return validator.faults(validator.definition(schema["$ref"]), value)
 
 
 def _type(_: Validator, schema: Schema, value: object) -> _Faults:
-    names = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-    if not any(name in names for name in _types_of(value)):
-        yield (), f"expected {' or '.join(names)}, got {describe(value)}"
+    names = schema["type"]
+    for name in _JSON_TYPES.get(type(value)) or _types_of(value):
+        if name in names:
+            return _NONE
+    return _fault(f"expected {' or '.join(names)}, got {describe(value)}")
 
 
 def _types_of(value: object) -> tuple[str, ...]:
     """Return the JSON types that a value has; none if JSON cannot hold it."""
-    for python_type, names in _JSON_TYPES:
+    for python_type, names in _JSON_TYPES.items():
         if isinstance(value, python_type):
             return names
     if isinstance(value, float) and math.isfinite(value):
@@ -203,13 +210,15 @@ def _types_of(value: object) -> tuple[str, ...]:
 
 def _enum(_: Validator, schema: Schema, value: object) -> _Faults:
     allowed = schema["enum"]
-    if not any(is_same_json(one, value) for one in allowed):
-        yield (), f"expected one of {join_limited(map(describe, allowed))}; got {describe(value)}"
+    if any(is_same_json(one, value) for one in allowed):
+        return _NONE
+    return _fault(f"expected one of {join_limited(map(describe, allowed))}; got {describe(value)}")
 
 
 def _const(_: Validator, schema: Schema, value: object) -> _Faults:
-    if not is_same_json(schema["const"], value):
-        yield (), f"expected {describe(schema['const'])}, got {describe(value)}"
+    if is_same_json(schema["const"], value):
+        return _NONE
+    return _fault(f"expected {describe(schema['const'])}, got {describe(value)}")
 
 
 def is_same_json(first: object, second: object) -> bool:
@@ -230,88 +239,100 @@ def is_same_json(first: object, second: object) -> bool:
 
 
 def _any_of(validator: Validator, schema: Schema, value: object) -> _Faults:
-    members = schema["anyOf"]
-    if not any(validator.accepts(member, value) for member in members):
-        yield from _no_member(validator, members, value)
+    results: list[_Faults] = []
+    for member in schema["anyOf"]:
+        results.append(validator.faults(member, value))
+        if not results[-1]:
+            return _NONE
+    return _no_member(results, value)
 
 
 def _one_of(validator: Validator, schema: Schema, value: object) -> _Faults:
-    members = schema["oneOf"]
-    count = sum(validator.accepts(member, value) for member in members)
+    results = [validator.faults(member, value) for member in schema["oneOf"]]
+    count = sum(not faults for faults in results)
     if count == 0:
-        yield from _no_member(validator, members, value)
-    elif count > 1:
-        yield (), f"matches {count} of the choices, and may match only one"
+        return _no_member(results, value)
+    return (
+        _NONE if count == 1 else _fault(f"matches {count} of the choices, and may match only one")
+    )
 
 
-def _no_member(validator: Validator, members: list[_Part], value: object) -> _Faults:
+def _no_member(results: list[_Faults], value: object) -> _Faults:
     # Which of several choices was intended is unknown, so only a single one is explained.
-    if len(members) == 1:
-        yield from validator.faults(members[0], value)
-    else:
-        yield (), f"{describe(value)} matches none of {len(members)} choices"
+    if len(results) == 1:
+        return results[0]
+    return _fault(f"{describe(value)} matches none of {len(results)} choices")
 
 
 def _all_of(validator: Validator, schema: Schema, value: object) -> _Faults:
-    for member in schema["allOf"]:
-        yield from validator.faults(member, value)
+    return [fault for member in schema["allOf"] for fault in validator.faults(member, value)]
 
 
 def _not(validator: Validator, schema: Schema, value: object) -> _Faults:
-    if validator.accepts(schema["not"], value):
-        yield (), f"{describe(value)} is excluded"
+    is_excluded = not validator.faults(schema["not"], value)
+    return _fault(f"{describe(value)} is excluded") if is_excluded else _NONE
 
 
 def _required(_: Validator, schema: Schema, value: object) -> _Faults:
-    if is_object(value):
-        for name in schema["required"]:
-            if name not in value:
-                yield (), f"missing required property {quote(name)}"
+    if not is_object(value):
+        return _NONE
+    missing = [name for name in schema["required"] if name not in value]
+    return [((), f"missing required property {quote(name)}") for name in missing]
 
 
 def _properties(validator: Validator, schema: Schema, value: object) -> _Faults:
     if not is_object(value):
-        return
+        return _NONE
+    faults: list[_Fault] = []
     properties = schema.get("properties", {})
     patterns = schema.get("patternProperties", {})
     additional = schema.get("additionalProperties", True)
     for key, item in value.items():
-        parts = [part for pattern, part in patterns.items() if re.search(pattern, str(key))]
-        if key in properties:
-            parts.append(properties[key])
+        parts = [properties[key]] if key in properties else []
+        if patterns:
+            parts += [part for pattern, part in patterns.items() if re.search(pattern, str(key))]
         # `additionalProperties` applies to what neither `properties` nor a pattern names.
         if not parts and additional is False:
             listed = f"; known are {join_limited(map(quote, properties))}" if properties else ""
-            yield (key,), f"unexpected property{listed}"
-        elif not parts and additional is not True:
-            parts.append(additional)
-        for part in parts:
-            for keys, text in validator.faults(part, item):
-                yield (key, *keys), text
+            faults.append(((key,), f"unexpected property{listed}"))
+            continue
+        for part in parts or (additional,):
+            more = validator.faults(part, item)
+            if more:
+                faults += _inside(key, more)
+    return faults
 
 
 def _property_names(validator: Validator, schema: Schema, value: object) -> _Faults:
-    for name in value if is_object(value) else ():
-        yield from _inside(name, validator.faults(schema["propertyNames"], name))
+    part = schema["propertyNames"]
+    names = value if is_object(value) else ()
+    return [fault for name in names for fault in _inside(name, validator.faults(part, name))]
 
 
 def _items(validator: Validator, schema: Schema, value: object) -> _Faults:
     first, rest = schema.get("prefixItems", []), schema.get("items", True)
+    faults: list[_Fault] = []
     for index, item in enumerate(value if is_array(value) else ()):
-        part = first[index] if index < len(first) else rest
-        yield from _inside(index, validator.faults(part, item))
+        more = validator.faults(first[index] if index < len(first) else rest, item)
+        if more:
+            faults += _inside(index, more)
+    return faults
 
 
 def _unique_items(_: Validator, schema: Schema, value: object) -> _Faults:
-    if schema["uniqueItems"] is True and is_array(value):
-        for index, item in enumerate(value):
-            if any(is_same_json(item, other) for other in value[:index]):
-                yield (index,), "is a duplicate"
+    if schema["uniqueItems"] is not True or not is_array(value):
+        return _NONE
+    return [
+        ((index,), "is a duplicate")
+        for index, item in enumerate(value)
+        if any(is_same_json(item, other) for other in value[:index])
+    ]
 
 
 def _pattern(_: Validator, schema: Schema, value: object) -> _Faults:
-    if isinstance(value, str) and not re.search(schema["pattern"], value):
-        yield (), f"{describe(value)} does not match {quote(schema['pattern'])}"
+    if not isinstance(value, str) or re.search(schema["pattern"], value):
+        return _NONE
+    return _fault(f"{describe(value)} does not match {quote(schema['pattern'])}")
 
 
 def _number(value: object) -> float | None:
@@ -356,8 +377,9 @@ def _limit(
 
     def check(_: Validator, schema: Schema, value: object) -> _Faults:
         measured = measure(value)
-        if measured is not None and not holds(measured, schema[key]):
-            yield (), f"expected {text} {schema[key]}, got {describe(value)}"
+        if measured is None or holds(measured, schema[key]):
+            return _NONE
+        return _fault(f"expected {text} {schema[key]}, got {describe(value)}")
 
     return _Keyword(_is_positive if key == "multipleOf" else _is_number, check)
 
@@ -394,15 +416,15 @@ def _is_anything(_content: object) -> bool:
     return True
 
 
-_JSON_TYPES: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (bool, ("boolean",)),
-    (int, ("integer", "number")),
-    (str, ("string",)),
-    (NoneType, ("null",)),
-    (dict, ("object",)),
-    (list, ("array",)),
-    (tuple, ("array",)),
-)
+_JSON_TYPES: Mapping[type, tuple[str, ...]] = {
+    bool: ("boolean",),
+    int: ("integer", "number"),
+    str: ("string",),
+    NoneType: ("null",),
+    dict: ("object",),
+    list: ("array",),
+    tuple: ("array",),
+}
 """The JSON types of Python values; bool comes first, because a bool is an int as well."""
 
 _KEYWORDS: Mapping[str, _Keyword] = {

@@ -263,27 +263,22 @@ class _ResultPart(Struct, tag="tool_result", gc=False):
     is_error: bool | UnsetType = UNSET
 
 
-def _is_bare_text(block: ContentBlock | None) -> bool:
-    """Whether the canonical JSON of a block is that of the protocol, so that no part is needed."""
-    return (
-        type(block) is TextBlock
-        and not block.citations
-        and not block.critical
-        and block.extra is UNSET
-    )
-
-
 class FastAnthropicHistoryEncoder(AnthropicHistoryEncoder):
-    """A history encoder that encodes common blocks without a table of functions."""
+    """A history encoder that encodes common blocks without a table of functions.
+
+    The canonical JSON of a bare text is that of the protocol, so that it needs no part.
+    """
 
     def _encode_blocks(self, message: Message, form: Mapping[str, Any]) -> Sequence[Any]:
         if message.metadata.hints or (form and not form.keys() <= _COMMON_FORM):
             return super()._encode_blocks(message, form)
         content = message.content
         only = content[0] if len(content) == 1 else None
+        if type(only) is TextBlock and not only.citations and not only.critical:
+            return content if only.extra is UNSET else (TextPart(only.text),)
         if type(only) is ToolResultBlock:
             return (self._encode_result(only),)
-        return content if _is_bare_text(only) else self._encode_common(content)
+        return self._encode_common(content)
 
     def _encode_common(self, content: tuple[ContentBlock, ...]) -> Sequence[Any]:
         wire_ids = self._wire_ids
@@ -305,7 +300,13 @@ class FastAnthropicHistoryEncoder(AnthropicHistoryEncoder):
 
     def _encode_result(self, block: ToolResultBlock) -> _ResultPart:
         content, call = block.content, block.tool_use_id
-        if len(content) != 1 or not _is_bare_text(content[0]):
+        only = content[0] if len(content) == 1 else None
+        if (
+            type(only) is not TextBlock
+            or only.citations
+            or only.critical
+            or only.extra is not UNSET
+        ):
             content = self._encode_common(content)
         wire_id = self._wire_ids.get(call) or WIRE_ID_PREFIX + call.removeprefix(TOOL_ID_PREFIX)
         return _ResultPart(wire_id, content, True if block.is_error else UNSET)

@@ -153,9 +153,11 @@ class FastGeminiHistoryEncoder(GeminiHistoryEncoder):
         only = content[0] if len(content) == 1 else None
         if type(only) is TextBlock:
             return [_TextPart(only.text)]
-        if type(only) is ToolResultBlock:
-            result = self._encode_text_result(only)
-            return super()._encode_parts(content) if result is None else [result]
+        if type(only) is ToolResultBlock and not only.is_error and len(only.content) == 1:
+            text, call = only.content[0], only.tool_use_id
+            if type(text) is TextBlock:
+                wire_id, name = self._wire_ids.get(call, UNSET), self._tool_names.get(call, "")
+                return [_ResultPart(_FunctionResponse(wire_id, name, _Output(text.text)))]
         return self._encode_common(content) or super()._encode_parts(content)
 
     def _encode_common(self, content: tuple[ContentBlock, ...]) -> list[Any] | None:
@@ -178,16 +180,6 @@ class FastGeminiHistoryEncoder(GeminiHistoryEncoder):
         if signature is not UNSET:
             parts.append(_TextPart("", signature))
         return parts
-
-    def _encode_text_result(self, block: ToolResultBlock) -> _ResultPart | None:
-        """Encode a result of one text; None if it holds anything else."""
-        if block.is_error or len(block.content) != 1:
-            return None
-        only, call = block.content[0], block.tool_use_id
-        if type(only) is not TextBlock:
-            return None
-        wire_id, name = self._wire_ids.get(call, UNSET), self._tool_names.get(call, "")
-        return _ResultPart(_FunctionResponse(wire_id, name, _Output(only.text)))
 
 
 # Streams

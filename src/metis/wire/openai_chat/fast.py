@@ -373,7 +373,10 @@ class FastChatHistoryEncoder(ChatHistoryEncoder):
         text = inner[0]
         if type(text) is not TextBlock:
             return None
-        return _ToolMessage(text.text, "tool", self._wire_id(result.tool_use_id))
+        wire_id = self._wire_ids.get(result.tool_use_id)
+        if wire_id is None:
+            wire_id = WIRE_ID_PREFIX + result.tool_use_id.removeprefix(TOOL_ID_PREFIX)
+        return _ToolMessage(text.text, "tool", wire_id)
 
     def _encode_calls(
         self, content: Sequence[ContentBlock], form: Mapping[str, Any]
