@@ -1,20 +1,21 @@
 """Build `docs/reference/python.md`: every public name with its signature, docstring and an example.
 
 A public name is one that a public package lists in `__all__`. Examples come from `examples/`, whose
-programs are run by the tests: the first statement that uses a name is shown with it.
+programs are run by the tests: a short statement that uses a name is shown with it.
 """
 
 import ast
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, UnionType
+from typing import Any, Protocol, get_origin
 
 from msgspec import NODEFAULT, UNSET, Struct
 from msgspec.structs import fields
@@ -44,6 +45,13 @@ INTRO = (
 _MAX_EXAMPLE_LINES = 14
 _WIDTH = 100
 _MAX_VALUE = 60
+_UNIONS = (
+    (r"(?:\w+Block \| ){6,}\w+Block", "ContentBlock"),
+    (r"MessageStart \| (?:\w+ \| ){12,}\w+", "TurnEvent"),
+    (r"MessageStart \| (?:\w+ \| ){6,}StreamError", "StreamEvent"),
+    (r"MessageEntry \| (?:\w+Entry \| ){6,}UnknownEntry", "AnyEntry"),
+    (r"MessageEntry \| (?:\w+Entry \| ){6,}\w+Entry", "Entry"),
+)
 _MODULES = "metis|collections|typing|datetime|decimal|msgspec|pathlib|asyncio"
 
 
@@ -69,7 +77,7 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def _entry(
-    package: str, name: str, value: Any, documented: dict[int, str], examples: dict[str, str]
+    package: str, name: str, value: Any, documented: dict[int, str], examples: dict[int | str, str]
 ) -> list[str]:
     if id(value) in documented and (inspect.isclass(value) or inspect.isroutine(value)):
         return [f"### `{package}.{name}`", "", f"Same as `{documented[id(value)]}`.", ""]
@@ -77,11 +85,13 @@ def _entry(
     lines = [f"### `{package}.{name}`", ""]
     if inspect.isclass(value):
         lines += _class_lines(name, value)
+    elif _is_alias(value):
+        lines += _code(f"{name} = {_without_modules(str(value))}")
     elif callable(value):
         lines += [*_code(_signature(name, value)), inspect.getdoc(value) or "", ""]
     else:
         lines += _code(f"{name} = {_value_text(value)}")
-    example = examples.get(name)
+    example = examples.get(example_key(package, name))
     if example:
         lines += ["Example:", "", *_code(example)]
     return lines
@@ -91,9 +101,15 @@ def _class_lines(name: str, value: type[Any]) -> list[str]:
     bases = [base.__name__ for base in value.__bases__ if base not in (object, Struct)]
     heading = f"class {name}({', '.join(bases)})" if bases else f"class {name}"
     members = [heading]
-    if issubclass(value, Struct):
+    if issubclass(value, Enum):
+        members += [f"    {item.name} = {item.value!r}" for item in value]
+    elif issubclass(value, Struct):
         members += [f"    {line}" for line in _field_lines(value)]
-    elif value.__init__ is not object.__init__ and not issubclass(value, BaseException):
+    elif (
+        value.__init__ is not object.__init__
+        and not issubclass(value, BaseException)
+        and Protocol not in value.__bases__
+    ):
         heading_signature = _signature(name, value)
         members = [heading_signature.replace(f"def {name}", f"class {name}", 1)]
     lines = [*_code("\n".join(members)), inspect.getdoc(value) or "", ""]
@@ -196,12 +212,21 @@ def _type_text(value: Any) -> str:
     return _plain_types(value.__name__ if inspect.isclass(value) else str(value))
 
 
+def _is_alias(value: Any) -> bool:
+    return isinstance(value, UnionType) or get_origin(value) is not None
+
+
 def _plain_types(text: str) -> str:
-    """Return a type without the modules of its parts, and the two long unions by their names."""
+    """Return a type without the modules of its parts, and long unions by their names."""
+    text = _without_modules(text)
+    for pattern, name in _UNIONS:
+        text = re.sub(pattern, name, text)
+    return text
+
+
+def _without_modules(text: str) -> str:
     text = re.sub(rf"\b(?:{_MODULES})\.(?:\w+\.)*", "", text)
-    text = re.sub(r"<class '(?:\w+\.)*(\w+)'>|<(\w+)\.(\w+): [^>]*>", _class_name, text)
-    text = re.sub(r"(?:\w+Block \| ){6,}\w+Block", "ContentBlock", text)
-    return re.sub(r"MessageStart \| (?:\w+ \| ){12,}\w+", "TurnEvent", text)
+    return re.sub(r"<class '(?:\w+\.)*(\w+)'>|<(\w+)\.(\w+): [^>]*>", _class_name, text)
 
 
 def _class_name(match: re.Match[str]) -> str:
@@ -222,25 +247,74 @@ def _code(text: str) -> list[str]:
     return ["```python no-run", *text.splitlines(), "```", ""]
 
 
-def _example_statements() -> dict[str, str]:
-    """Return for each name the first short statement of an example program that uses it."""
-    statements: dict[str, str] = {}
+def _example_statements() -> dict[int | str, str]:
+    """Return for each public name a short statement of an example program that uses it.
+
+    The first simple statement is the best; a short function, class or block is the next best.
+    """
+    statements: dict[int | str, tuple[bool, str]] = {}
     for path in sorted((ROOT / "examples").glob("*.py")):
         text = path.read_text(encoding="utf-8")
-        for statement in _statements(ast.parse(text)):
-            source = ast.get_source_segment(text, statement) or ""
+        tree = ast.parse(text)
+        imported = _imported_names(tree)
+        for statement in ast.walk(tree):
+            if not isinstance(statement, ast.stmt):
+                continue
+            source = ast.get_source_segment(text, statement, padded=True) or ""
             if source.count("\n") >= _MAX_EXAMPLE_LINES:
                 continue
-            for node in ast.walk(statement):
-                name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)
-                if name:
-                    statements.setdefault(name, inspect.cleandoc(source))
-    return statements
+            is_block = hasattr(statement, "body")
+            for key in _used_names(statement, imported):
+                if key not in statements or (statements[key][0] and not is_block):
+                    statements[key] = (is_block, textwrap.dedent(source))
+    return {key: source for key, (_, source) in statements.items()}
 
 
-def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the statements of a program that show a use, those inside of functions too."""
+def _imported_names(tree: ast.Module) -> dict[str, tuple[str, str | None]]:
+    """Return what the names of a program refer to: a module of metis, or a name in one."""
+    imported: dict[str, tuple[str, str | None]] = {}
     for node in ast.walk(tree):
-        for statement in [] if isinstance(node, ast.Lambda) else getattr(node, "body", []):
-            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.Import):
-                yield statement
+        if isinstance(node, ast.Import):
+            imported |= {item.name: (item.name, None) for item in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("metis"):
+            module = node.module or ""
+            for item in node.names:
+                is_package = f"{module}.{item.name}" in PACKAGES
+                imported[item.asname or item.name] = (
+                    (f"{module}.{item.name}", None) if is_package else (module, item.name)
+                )
+    return imported
+
+
+def _used_names(
+    statement: ast.stmt, imported: dict[str, tuple[str, str | None]]
+) -> Iterator[int | str]:
+    """Yield the keys of the public names in a statement."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and node.id in imported:
+            module, name = imported[node.id]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module, name = imported.get(node.value.id, ("", None))[0], node.attr
+        else:
+            continue
+        if name is not None and module in PACKAGES:
+            yield example_key(module, name)
+
+
+def example_key(package: str, name: str) -> int | str:
+    """Return what identifies a name: the object, which several packages may export, or its path."""
+    value = getattr(importlib.import_module(package), name, None)
+    is_plain = value is None or isinstance(value, str | int)
+    return f"{package}.{name}" if is_plain else id(value)
+
+
+def names_without_example() -> list[str]:
+    """Return the public names that no example program uses."""
+    examples = _example_statements()
+    return [
+        f"{package}.{name}"
+        for package in PACKAGES
+        for name in public_names(importlib.import_module(package))
+        if not isinstance(getattr(importlib.import_module(package), name), ModuleType)
+        and example_key(package, name) not in examples
+    ]
