@@ -43,7 +43,9 @@ class StreamLimits(Struct, frozen=True, kw_only=True):
 DEFAULT_LIMITS: Final = StreamLimits()
 """The limits of every response for which nobody sets others."""
 
-_NO_LIMITS = StreamLimits(**dict.fromkeys(StreamLimits.__struct_fields__, 1 << 62))
+NO_LIMITS: Final = StreamLimits(**dict.fromkeys(StreamLimits.__struct_fields__, 1 << 62))
+"""Limits that nothing meets, for what is limited in another way."""
+
 _NAMES = {
     "received_bytes": "bytes received",
     "body_bytes": "bytes",
@@ -86,7 +88,7 @@ class StreamMeter:
 
     def lift(self) -> None:
         """Count without limits from here on: an error is building the message of what came."""
-        self.limits = _NO_LIMITS
+        self.limits = NO_LIMITS
 
     def add_chunk(self, chunk: bytes) -> None:
         """Count the bytes of a chunk, before it is parsed."""

@@ -27,19 +27,29 @@ from metis.canonical.errors import (
 from metis.canonical.message import Message
 from metis.canonical.urls import check_base_url, split_login
 from metis.streaming import (
+    DEFAULT_LIMITS,
     MessageComplete,
     StreamError,
     StreamEvent,
+    StreamLimits,
     TextDelta,
     ThinkingDelta,
     ToolUseStart,
 )
 from metis.streaming.events import events_of_message
+from metis.transport.body import (
+    ACCEPTED_ENCODINGS,
+    LARGE_BYTES,
+    body_chunks,
+    read_rest,
+    run_outside,
+)
 from metis.transport.concealment import hide_key, safe_text
 from metis.transport.keys import Keys
 from metis.transport.response import (
     ConnectionWatch,
     check_redirect,
+    check_whole,
     decode,
     is_web_page,
     page_error,
@@ -63,6 +73,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("metis.transport")
 
 _CHUNK_BYTES = 1024 * 1024
+_MAX_TAIL_BYTES = 65_536
+"""What may follow a complete response; it is read so that the connection can be used again."""
 _VISIBLE_EVENTS = (TextDelta, ThinkingDelta, ToolUseStart)
 
 
@@ -77,6 +89,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     connections_per_host: int = 500
     """A call waits while all are in use; a stream uses one until it ends."""
     response_bytes: int = 100_000_000
+    """How long a response may be that is not streamed."""
+    response: StreamLimits = DEFAULT_LIMITS
+    """How much a response may hold."""
 
 
 OnFailure = Callable[[ProviderError, int, float | None], Awaitable[None]]
@@ -145,6 +160,7 @@ class Transport:
         on_failure: OnFailure | None = None,
     ) -> Message:
         """Return the message that answers a request; transient failures are retried."""
+        context = replace(context, limits=self._limits.response)
         attempt = 1
         while True:
             call = _Call(adapter, request, context, self.keys.next(adapter.profile))
@@ -158,6 +174,8 @@ class Transport:
                     body = await read_body(response, self._limits.response_bytes)
                     latency_ms = round((time.monotonic() - start) * 1000)
                     context = replace(context, latency_ms=latency_ms)
+                    if len(body) > LARGE_BYTES:
+                        return await run_outside(decode, adapter, body, context, response)
                     return decode(adapter, body, context, response)
             except call_failures() as failure:
                 error = provider_error(failure, adapter.name)
@@ -180,6 +198,7 @@ class Transport:
         so that no text is shown twice: the last event is then a StreamError with what arrived.
         `previous_attempts` counts the attempts at other models: all share one number of attempts.
         """
+        context = replace(context, limits=self._limits.response)
         attempt = previous_attempts + 1
         is_shown = False
         while True:
@@ -223,31 +242,50 @@ class Transport:
         for early in buffered or ():
             yield early
 
-    async def _events(  # noqa: C901 - a function per chunk would cost a tenth of the time of a delta
+    async def _events(  # noqa: C901, PLR0912 - a function per chunk would cost a tenth of the time of a delta
         self, call: _Call, decoder: StreamDecoder
     ) -> AsyncGenerator[StreamEvent]:
         """Yield the events of one response; one that breaks off ends with a StreamError."""
         adapter, has_begun, start = call.adapter, False, time.monotonic()
         broken_by: Exception | None = None
+        size, last_byte = 0, 1 << 62
         try:
-            async with self._post(call) as response:
+            async with (
+                self._post(call) as response,
+                aclosing(body_chunks(response, call.context.limits)) as chunks,
+            ):
                 context = replace(call.context, status=response.status)
                 check_redirect(response, adapter.name)
                 if response.status >= FIRST_ERROR_STATUS:
                     await raise_error(adapter, response, context)
                 watch = ConnectionWatch(response)
-                async for chunk in response.content.iter_any():
+                async for chunk in chunks:
                     if not has_begun and is_web_page(chunk):
                         raise page_error(chunk, response.status, adapter.name)
                     if not has_begun and adapter.profile.aws_framed and chunk[:1] == b"{":
                         # Plain JSON: as the length of a frame it would be two gigabytes.
-                        body = chunk + await read_body(response, self._limits.response_bytes)
+                        most = self._limits.response_bytes
+                        body, is_whole = await read_rest(chunks, most, chunk)
+                        check_whole(body, most, is_whole=is_whole)
                         for event in events_of_message(decode(adapter, body, context, response)):
                             yield event
                         return
                     has_begun = has_begun or not chunk.isspace()
-                    for event in decoder.feed(chunk):
-                        yield (_timed(event, start) if type(event) is MessageComplete else event)
+                    size += len(chunk)
+                    is_small = size <= LARGE_BYTES
+                    events = (
+                        decoder.feed(chunk) if is_small else await run_outside(decoder.feed, chunk)
+                    )
+                    for event in events:
+                        if type(event) is MessageComplete:
+                            last_byte = size + _MAX_TAIL_BYTES
+                            yield _timed(event, start)
+                        else:
+                            yield event
+                    if size > last_byte or (events and type(events[-1]) is StreamError):
+                        # The response has ended, and what follows could be without end.
+                        response.close()
+                        return
                 watch.check()
         except call_failures() as failure:
             # Before the first byte a retry is safe; afterwards the decoder ends the message,
@@ -256,7 +294,8 @@ class Transport:
                 raise provider_error(failure, adapter.name) from None
             broken_by = failure
             log.info("%s: the stream broke: %s", adapter.name, type(failure).__name__)
-        for event in decoder.finish():
+        is_small = size <= LARGE_BYTES
+        for event in decoder.finish() if is_small else await run_outside(decoder.finish):
             if type(event) is StreamError and broken_by is not None:
                 yield describe_break(event, broken_by)
             else:
@@ -319,7 +358,9 @@ class Transport:
                 # Not `trust_env`: beside proxies it reads ~/.netrc, whose logins are not meant for
                 # providers and collide with their keys.
                 trust_env=False,
-                auto_decompress=True,
+                # `body_chunks` decompresses with a limit.
+                auto_decompress=False,
+                headers={"Accept-Encoding": ACCEPTED_ENCODINGS},
                 # No state between requests: a server cannot recognise the next one by a cookie.
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

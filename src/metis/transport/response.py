@@ -1,6 +1,7 @@
 """What came back from a provider: a response, a redirect, a web page or an error body."""
 
 import re
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
@@ -15,6 +16,8 @@ from metis.canonical.errors import (
 )
 from metis.canonical.message import Message
 from metis.canonical.urls import shown_address
+from metis.streaming.limits import NO_LIMITS
+from metis.transport.body import body_chunks, read_rest
 from metis.transport.retry import retry_after
 from metis.wire.call import RequestContext
 from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, read_error
@@ -88,6 +91,11 @@ async def read_body(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes
         NetworkError: it is longer than allowed; the request is not repeated for that.
     """
     body, is_whole = await _read(response, max_bytes)
+    return check_whole(body, max_bytes, is_whole=is_whole)
+
+
+def check_whole(body: bytes, max_bytes: int, *, is_whole: bool) -> bytes:
+    """Return a body; raise an error if it is only the beginning of a longer one."""
     if not is_whole:
         error = NetworkError(f"a response of more than {max_bytes} bytes")
         error.is_retryable = False  # the next one would be as long, and as expensive
@@ -110,16 +118,15 @@ async def raise_error(
 
 async def _read(response: "aiohttp.ClientResponse", max_bytes: int) -> tuple[bytes, bool]:
     """Return at most so many bytes of the body, and whether that is all of it."""
-    body = bytearray()
     watch = ConnectionWatch(response)
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > max_bytes:
-            # The rest is not read: the connection cannot be used again.
-            response.close()
-            return bytes(body[:max_bytes]), False
+    async with aclosing(body_chunks(response, NO_LIMITS)) as chunks:
+        body, is_whole = await read_rest(chunks, max_bytes)
+    if not is_whole:
+        # The rest is not read: the connection cannot be used again.
+        response.close()
+        return body, False
     watch.check()
-    return bytes(body), True
+    return body, True
 
 
 def decode(

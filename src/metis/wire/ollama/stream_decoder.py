@@ -120,6 +120,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
     def _decode_message(self, message: Wire, events: list[StreamEvent]) -> None:
         self._add_texts(message.get("thinking"), message.get("content"), events)
         for call in maybe_list(message.get("tool_calls")):
+            self._meter.add_call()
             self._calls.append(call)
             self._report_call(call, events)
         for key, value in message.items():
@@ -149,7 +150,6 @@ class OllamaStreamDecoder(BaseStreamDecoder):
 
     def _report_call(self, wire: Any, events: list[StreamEvent]) -> None:
         """Report a call, which always comes in one piece."""
-        self._meter.add_call()
         block = decode_any_call(wire, self._pending_calls)
         self._open_block(None)
         message_id, index = self._message_id, self._index
