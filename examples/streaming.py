@@ -2,6 +2,7 @@
 
 from metis.canonical import ArtifactBlock, MediaSource, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.streaming import (
+    DEFAULT_LIMITS,
     Accumulator,
     BlockAdded,
     EventFrame,
@@ -13,6 +14,8 @@ from metis.streaming import (
     SseParser,
     StreamError,
     StreamEvent,
+    StreamLimits,
+    StreamMeter,
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
@@ -82,3 +85,8 @@ arguments, invalid = parse_arguments('{"path": ')
 assert arguments == {}
 assert invalid is not None
 print(invalid.error)
+
+# A response may not grow without limit: a meter counts what arrives.
+meter = StreamMeter(StreamLimits(received_bytes=1_000_000, blocks=100))
+meter.add_chunk(sent)
+assert meter.limits.blocks < DEFAULT_LIMITS.blocks
