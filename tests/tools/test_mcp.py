@@ -5,7 +5,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from metis.canonical import (
 from metis.canonical.errors import ToolError
 from metis.tools import ErrorClass, Registry, error_class
 from metis.tools.mcp import HttpServer, McpServer, StdioServer
+from metis.tools.tool import ToolFailedError
 from tool_helpers import permissive_dispatcher, result_of, result_text, tool_call, tool_context
 
 needs_mcp = pytest.mark.skipif(
@@ -175,7 +176,8 @@ async def test_secrets_of_ours_are_not_given_to_a_server(monkeypatch: pytest.Mon
     async with stdio() as server:
         variables = json.loads(result_text(await call_tool(server, "my_tests___environment")))
     assert "canary-0451" not in variables.values()
-    assert variables["GREETING"] == "hello"
+    assert "GREETING" not in variables
+    assert variables["PATH"] == os.environ["PATH"]
 
 
 @needs_mcp
@@ -197,3 +199,47 @@ async def test_without_the_package_it_is_said_how_to_get_it(
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ToolError, match=r"metis-llm\[mcp\]"):
         await McpServer("any", StdioServer("any")).tools()
+
+
+@needs_mcp
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_redirect_of_a_server_is_followed(status: int) -> None:
+    arrived: list[str] = []
+    requests: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.StreamResponse:
+        arrived.append(str(request.headers))
+        return web.json_response({})
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        requests.append(request.path)
+        if request.path == "/same":
+            arrived.append(request.path)
+        # Elsewhere, and also at the same origin.
+        target = "/same" if request.path == "/mcp" else other
+        return web.Response(status=status, headers={"Location": target})
+
+    async with listening(elsewhere) as other, listening(redirect) as url:
+        for path in ("/mcp", "/other"):
+            address = HttpServer(url + path, headers={"authorization": "Bearer sk-canary"})
+            server = McpServer("far", address)
+            with pytest.raises((ToolError, ToolFailedError)):
+                await server.tools()
+            await server.close()
+    assert requests
+    assert arrived == []
+
+
+@asynccontextmanager
+async def listening(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> AsyncGenerator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import importlib.util
+import os
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from metis.canonical.errors import NetworkError, StoreUnavailableError
 from metis.cli.output import echo
 from metis.cli.text import fold, screen_width, style
 from metis.settings import UserPaths
+from metis.tools.process import child_environment
 
 MODEL_ID = "llamacpp:smollm2-135m"
 MODEL_NAME = "SmolLM2-135M"
@@ -31,6 +33,10 @@ SIZE_NOTE = (
     "It shows that everything works without a network; do not rely on its answers."
 )
 
+_INSTALLER_VARIABLES = (
+    *("PIP_", "UV_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "NETRC"),
+)
 _STOP_TIMEOUT_S = 5.0
 _CHUNK_BYTES = 1 << 20
 _LOCK = Path(__file__).with_name("local_model_lock.txt")
@@ -87,6 +93,7 @@ async def running_server(directory: Path, *, port: int = 0) -> AsyncGenerator[st
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
+        env=child_environment(),
     )
     try:
         yield await _address(process)
@@ -143,7 +150,11 @@ def _download(directory: Path) -> None:
     beside = directory / "packages.new"
     shutil.rmtree(beside, ignore_errors=True)
     command = [*install_command(), "--target", str(beside)]
-    if subprocess.run(command, check=False).returncode != 0:  # noqa: S603 - our own arguments
+    # An installer needs its settings: the index, proxies, certificates, caches.
+    names = [name for name in os.environ if name.upper().startswith(_INSTALLER_VARIABLES)]
+    environment = child_environment(allowed=names)
+    installed = subprocess.run(command, check=False, env=environment)  # noqa: S603 - our own arguments
+    if installed.returncode != 0:
         shutil.rmtree(beside, ignore_errors=True)
         text = "the package index did not provide the model; the lines above say why"
         raise NetworkError(text, provider="the package index")

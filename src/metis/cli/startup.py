@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,13 +30,13 @@ from metis.events import Bus
 from metis.events.trace import SqliteTrace
 from metis.routing import RULES_PATH, RulesFile
 from metis.session import Metis, Options, Session
-from metis.settings import LoadedSettings, UserPaths, load
+from metis.settings import LoadedSettings, Settings, UserPaths, load
 from metis.settings.settings import AUTO, parse_thinking
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
 from metis.store.store import sqlite_path
 from metis.tools import Answer, Confirmation, Question, Registry, Rule
-from metis.tools.builtin import BUILTINS
+from metis.tools.builtin import BUILTINS, RunCommand
 from metis.tools.confirmation import Ask
 from metis.tools.tool import ErrorClass, ToolFailedError
 from metis.transport.keys import Keys
@@ -244,12 +245,18 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         ),
         workspace=_workspace(),
         home=paths.home,
-        tools=Registry(*BUILTINS) if tools_enabled(loaded, choice) else None,
+        tools=_tools(settings) if tools_enabled(loaded, choice) else None,
         confirmation=Confirmation(confirmation, rules=rules),
         simulate=choice.is_simulated,
         free=choice.is_simulated,
         compact_with=settings.compact_with,
     )
+
+
+def _tools(settings: Settings) -> Registry:
+    """Return the built-in tools; commands see the variables that the user names."""
+    command = partial(RunCommand, allowed_variables=settings.command_variables)
+    return Registry(*(command if tool is RunCommand else tool for tool in BUILTINS))
 
 
 def read_schema(text: str) -> OutputFormat:

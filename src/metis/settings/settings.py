@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from metis.adapters import names as adapter_names
 from metis.canonical.errors import InvalidValueError, SettingsError
+from metis.canonical.urls import check_base_url, without_login
 from metis.catalog.model_rules import EFFORTS
 from metis.events.budget import Budget
 from metis.settings.files import SettingsFile, UserPaths
@@ -53,6 +54,13 @@ _ROWS = (
         default=True,
         description="Whether models may use the built-in tools in the current directory.",
         example="true",
+    ),
+    Setting(
+        name="command_variables",
+        kind=tuple[str, ...],
+        default=(),
+        description="Environment variables that run_command may see beside PATH, HOME and such.",
+        example='["GH_TOKEN"]',
     ),
     Setting(
         name="system",
@@ -199,6 +207,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     model: str | None = None
     store: str | None = None
     tools: bool = True
+    command_variables: tuple[str, ...] = ()
     system: str | None = None
     temperature: float | None = None
     max_output_tokens: int | None = None
@@ -260,7 +269,8 @@ def check_value(row: Setting, name: str, value: Any, *, location: str) -> Any:
         # that `tools = "false"` is an error and not true.
         converted = msgspec.convert(value, row.kind, strict=row.kind is not Decimal)
     except msgspec.ValidationError:
-        fault = f"{name}: expected {_TYPE_NAMES[row.kind]}, got {value!r}; e.g. {row.example}"
+        shown = without_login(repr(value))
+        fault = f"{name}: expected {_TYPE_NAMES[row.kind]}, got {shown}; e.g. {row.example}"
         raise SettingsError(fault, place=location) from None
     if name == "thinking":
         _check_thinking(converted, location)
@@ -280,9 +290,10 @@ def _check_address(provider: str, url: str, location: str) -> None:
     if provider not in adapter_names():
         names = ", ".join(adapter_names())
         raise SettingsError(f"unknown provider {provider!r}. Providers: {names}", place=location)
-    if not url.startswith(("http://", "https://")):
-        fault = f"{url!r} is not an address: it must start with http:// or https://"
-        raise SettingsError(fault, place=location)
+    try:
+        check_base_url(url)
+    except InvalidValueError as error:
+        raise SettingsError(error.reason, place=location) from None
 
 
 _TYPE_NAMES: Mapping[Any, str] = {

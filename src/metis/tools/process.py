@@ -1,7 +1,7 @@
-"""Process groups: a command with everything that it starts, and its output within bounds.
+"""Commands with everything that they start, and their output within bounds.
 
-A command leads a process group of its own. When it ends, or is made to, the group is killed before
-the system may give its number to others.
+A command runs in a process group of its own, under a supervisor (`supervisor.py`) that kills what
+the command leaves behind, also what left the group, and also when metis itself is killed.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -16,47 +17,51 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from metis.tools.supervisor import NO_LIFELINE
+
 GRACE_S = 5.0
 """How long a group may take to end after SIGTERM, before SIGKILL."""
 
 # For output that is still in the pipe when the command has ended.
 _DRAIN_S = 1.0
 _READ_BYTES = 65_536
+# How long the supervisor may take to kill what is left, before its group is killed with it.
+_END_S = 5.0
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
-_SECRET_WORDS = frozenset(
+_PASSED_ON = frozenset(
     {
-        *("KEY", "KEYS", "APIKEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PAT"),
-        *("PASSWORD", "PASSWD", "PASSPHRASE", "PWD", "PW", "CREDENTIAL", "CREDENTIALS"),
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME"),
+        *("LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES"),
+        *("TMPDIR", "TMP", "TEMP", "VIRTUAL_ENV", "CONDA_PREFIX", "SYSTEMROOT"),
     }
 )
-_NOT_SECRET = frozenset({"PWD", "OLDPWD"})  # the working directory, not a password
-_SECRET_SUFFIX = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
-_LOGIN_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@]*:[^/\s@]+@", re.IGNORECASE)
+_LOGIN_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]+@")
 
 
-def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable looks like a secret, by its name or by a login in its value."""
-    upper = name.upper()
-    if upper in _NOT_SECRET:
-        return False
-    words = re.split(r"[^A-Z0-9]+", upper)
-    if not _SECRET_WORDS.isdisjoint(words) or _SECRET_SUFFIX.search(upper):
-        return True
-    return _LOGIN_IN_URL.search(value) is not None
-
-
-def without_secrets(
+def child_environment(
     environment: Mapping[str, str] = os.environ, allowed: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the environment for a child process: no secrets but those that are allowed.
+    """Return the environment for a child process: what programs need, and what is allowed by name.
 
-    A model sees what a command prints, and `env` prints everything.
+    A model sees what a command prints, and `env` prints everything. A list of names that look
+    secret would miss those that do not.
     """
     return {
         name: value
         for name, value in environment.items()
-        if name in allowed or not is_secret(name, value)
+        if name in allowed
+        or ((name in _PASSED_ON or name.startswith("LC_")) and not _LOGIN_IN_URL.search(value))
     }
+
+
+def supervised(command: Sequence[str], lifeline: int | None = None) -> list[str]:
+    """Return a command that runs another one and lets nothing of it live on."""
+    if not sys.executable:  # an embedded interpreter: the process group has to suffice
+        return list(command)
+    # Isolated: neither the working directory nor PYTHONPATH can replace a module.
+    arguments = ("-I", "-S", str(_SUPERVISOR), NO_LIFELINE if lifeline is None else str(lifeline))
+    return [sys.executable, *arguments, *command]
 
 
 class BoundedOutput:
@@ -126,10 +131,12 @@ async def run(
         if not group.exited.done():
             group.signal(signal.SIGTERM)
             await asyncio.wait({group.exited}, timeout=grace_s)
-        # Also after a normal exit: what the command left in the background ends with it.
+        group.end_all()
+        await asyncio.wait({group.exited}, timeout=_END_S)
+        # Also after a normal exit: where there is no subreaper, what is left of the group ends.
         group.signal(signal.SIGKILL)
         await asyncio.wait({group.exited})
-        # A process that left the group may hold the pipe open for as long as it likes.
+        # A process that escaped may hold the pipe open for as long as it likes.
         await asyncio.wait({group.drained}, timeout=_DRAIN_S)
         return ProcessEnd(group.reap(), is_stopped, is_timed_out)
     finally:
@@ -138,23 +145,19 @@ async def run(
 
 
 class _ProcessGroup:
-    """A running command and its pipe."""
+    """A running command under its supervisor, and its pipe."""
 
     def __init__(self, command: ProcessCommand, output: BoundedOutput) -> None:
         self._loop = asyncio.get_running_loop()
         self._output = output
-        self._process = subprocess.Popen(  # noqa: S603 - running commands is what this is for
-            command.argv,
-            cwd=command.cwd,
-            env=dict(command.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            # One pipe, so that the order of output and errors is right.
-            stderr=subprocess.STDOUT,
-            # Also without a terminal, so that a command cannot type into the one of the user.
-            start_new_session=True,
-            pass_fds=tuple(command.descriptors),
-        )
+        lifeline, self._lifeline = os.pipe()
+        try:
+            self._process = self._start(command, lifeline)
+        except BaseException:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(lifeline)
         self.exited = self._loop.create_future()
         self.drained = self._loop.create_future()
         if self._process.stdout is None:
@@ -163,6 +166,27 @@ class _ProcessGroup:
         os.set_blocking(self._pipe, False)
         self._loop.add_reader(self._pipe, self._read)
         threading.Thread(target=self._wait_for_exit, daemon=True).start()
+
+    @staticmethod
+    def _start(command: ProcessCommand, lifeline: int) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(  # noqa: S603 - running commands is what this is for
+            supervised(command.argv, lifeline),
+            cwd=command.cwd,
+            env=dict(command.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            # One pipe, so that the order of output and errors is right.
+            stderr=subprocess.STDOUT,
+            # Also without a terminal, so that a command cannot type into the one of the user.
+            start_new_session=True,
+            pass_fds=(lifeline, *command.descriptors),
+        )
+
+    def end_all(self) -> None:
+        """Make the supervisor kill everything that still runs, and end."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the group; its leader is not reaped yet, so the number is still ours."""
@@ -176,9 +200,13 @@ class _ProcessGroup:
         return self._process.wait()
 
     def close(self) -> None:
-        """Kill what still runs and close the pipe."""
-        self.signal(signal.SIGKILL)
-        self.reap()
+        """Kill what still runs and close the pipes."""
+        self.end_all()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL)
+            self.reap()
         self._loop.remove_reader(self._pipe)
         if self._process.stdout is not None:
             self._process.stdout.close()

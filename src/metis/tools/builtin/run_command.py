@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.tools.process import BoundedOutput, ProcessCommand, ProcessEnd, run, without_secrets
+from metis.tools.process import BoundedOutput, ProcessCommand, ProcessEnd, child_environment, run
 from metis.tools.tool import (
     ErrorClass,
     ToolContext,
@@ -76,7 +76,7 @@ class RunCommand:
         command = ProcessCommand(
             argv=("/bin/sh", "-c", parsed.command),
             cwd=require_workspace(context).root,
-            environment=without_secrets(self._environment, self._allowed_variables),
+            environment=child_environment(self._environment, self._allowed_variables),
         )
         output = BoundedOutput(HEAD_BYTES, TAIL_BYTES)
         try:

@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from metis.canonical.errors import ToolError
-from metis.tools.process import without_secrets
+from metis.canonical.urls import shown_address
+from metis.tools.process import child_environment, supervised
 from metis.tools.tool import ToolFailedError, log
 
 START_TIMEOUT_S = 30.0
@@ -34,7 +35,7 @@ class StdioServer(Struct, frozen=True):
     command: str
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
-    """Variables to add to the environment of this process, of which secrets are not passed on."""
+    """Variables to add to those that every program needs, such as PATH; no others are passed on."""
     cwd: Path | None = None
 
     def __repr__(self) -> str:
@@ -46,10 +47,11 @@ class StdioServer(Struct, frozen=True):
         stdio = import_mcp("mcp.client.stdio")
         # What a server writes beside the protocol is for its developers, and may hold anything.
         errors = stack.enter_context(Path(os.devnull).open("w"))  # noqa: ASYNC230, SIM115 - the stack closes it
+        command, *arguments = supervised([self.command, *self.arguments])
         program = stdio.StdioServerParameters(
-            command=self.command,
-            args=list(self.arguments),
-            env={**without_secrets(), **self.environment},
+            command=command,
+            args=arguments,
+            env={**child_environment(), **self.environment},
             cwd=self.cwd,
         )
         streams = await stack.enter_async_context(stdio.stdio_client(program, errors))
@@ -63,12 +65,15 @@ class HttpServer(Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
-        return f"HttpServer({self.url!r})"
+        return f"HttpServer({shown_address(self.url)!r})"
 
     async def streams(self, stack: AsyncExitStack) -> Streams:
         """Connect to the URL; the connection ends with the stack."""
         http = import_mcp("mcp.client.streamable_http")
         client = http.create_mcp_http_client(headers=dict(self.headers))
+        # The package follows redirects within an origin by itself, up to this number. Following
+        # one to another origin would send it the headers, and so the key.
+        client.follow_redirects, client.max_redirects = False, 0
         await stack.enter_async_context(client)
         transport = http.streamable_http_client(self.url, http_client=client)
         streams = await stack.enter_async_context(transport)
