@@ -9,7 +9,7 @@ from metis.canonical.errors import MetisError
 from metis.cli.attachments import read_prompt
 from metis.cli.chat.commands import run_command
 from metis.cli.chat.completer import ChatCompleter
-from metis.cli.chat.keyboard import ConfirmationDialog
+from metis.cli.chat.confirmation import ConfirmationDialog
 from metis.cli.chat.prompt import ChatPrompt
 from metis.cli.chat.screen import Screen, echo_disabled, is_cancelling, signal_handlers
 from metis.cli.chat.state import ChatState

@@ -1,33 +1,17 @@
-"""Keys and lines from the user, and the confirmation of tool calls."""
+"""Keys and lines from the user."""
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
-import msgspec
 from prompt_toolkit import PromptSession
 from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from rich.text import Text
 
-from metis.cli.chat.rows import prefix_rows, wrap
 from metis.cli.chat.screen import Screen, discard_typed_input
-from metis.cli.text import count, visible_controls
-from metis.tools import Answer, Question, Verdict
-
-VERDICT_KEYS = {"y": Verdict.ALLOW_ONCE, "s": Verdict.ALLOW_FOR_SESSION, "n": Verdict.DENY}
-REASON_KEY = "w"
-CHOICES = "Allow?  [y] yes  [s] always in this session  [n] no  [w] no, and say why"
+from metis.cli.text import visible_controls
 
 _CHUNK_BYTES = 65536
-_VERDICT_TEXTS = {
-    Verdict.ALLOW_ONCE: "allowed once",
-    Verdict.ALLOW_FOR_SESSION: "allowed for this session",
-    Verdict.DENY: "not allowed",
-}
-_MAX_ARGUMENT_LINES = 24
 
 
 class KeyKeyboard:
@@ -153,60 +137,3 @@ async def ask_yes_no(keyboard: Keyboard, question: str) -> bool:
         return await keyboard.key(f"{question} y/n  ", "yn") == "y"
     except (KeyboardInterrupt, EOFError):
         return False
-
-
-class ConfirmationDialog:
-    """Asks the user whether a tool call may run."""
-
-    def __init__(
-        self,
-        screen: Screen,
-        keyboard: Keyboard,
-        paused: Callable[[str], AbstractContextManager[None]],
-        stop: Callable[[], object],
-    ) -> None:
-        self._screen = screen
-        self._keyboard = keyboard
-        self._paused = paused
-        self._stop = stop
-
-    async def __call__(self, question: Question) -> Answer:
-        """Return what the user decides; Ctrl-C denies the call and stops the turn."""
-        with self._paused(question.call.id):
-            self._screen.write(_question_rows(question, self._screen.width))
-            try:
-                return await self._decide()
-            except (KeyboardInterrupt, EOFError):
-                self._stop()
-                return Answer(Verdict.DENY)
-
-    async def _decide(self) -> Answer:
-        key = await self._keyboard.key(f"{CHOICES}  ", "".join((*VERDICT_KEYS, REASON_KEY)))
-        if key != REASON_KEY:
-            self._screen.print(f"    {_VERDICT_TEXTS[VERDICT_KEYS[key]]}", "dim")
-            return Answer(VERDICT_KEYS[key])
-        reason = await self._keyboard.line("tell the model: ")
-        return Answer(Verdict.DENY, reason.strip())
-
-
-def _question_rows(question: Question, width: int) -> list[Text]:
-    """Return the call with all arguments: what a person has to see before it runs."""
-    name, effect = question.definition.name, question.definition.side_effects
-    title = Text.assemble(
-        ("● ", "yellow"), (visible_controls(name), "bold"), (f"  {effect}", "dim")
-    )
-    rows = [title]
-    for argument, value in question.call.input.items():
-        rows += _argument_rows(visible_controls(argument), value, width)
-    return rows
-
-
-def _argument_rows(name: str, value: object, width: int) -> list[Text]:
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    lines = visible_controls(text).split("\n")
-    rows = [row for line in lines[:_MAX_ARGUMENT_LINES] for row in wrap(Text(line), width - 4)]
-    if len(lines) > _MAX_ARGUMENT_LINES:
-        rows.append(Text(f"… {count(len(lines) - _MAX_ARGUMENT_LINES, 'more line')}", "dim"))
-    if len(rows) == 1 and len(name) + len(rows[0].plain) + 6 <= width:
-        return [Text.assemble((f"    {name}  ", "dim"), rows[0])]
-    return [Text(f"    {name}", "dim"), *prefix_rows("    ", rows)]

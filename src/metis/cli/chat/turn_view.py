@@ -357,7 +357,8 @@ class OneShotView:
     async def _confirm(self, question: Question) -> Answer:
         """Ask whether a tool call may run."""
         # Loaded by the first question: prompt_toolkit takes as long to import as a short response.
-        from metis.cli.chat.keyboard import ConfirmationDialog, keyboard_of  # noqa: PLC0415 - see above
+        from metis.cli.chat.confirmation import ConfirmationDialog  # noqa: PLC0415 - see above
+        from metis.cli.chat.keyboard import keyboard_of  # noqa: PLC0415 - see above
 
         dialog = ConfirmationDialog(
             self._screen, keyboard_of(self._screen), self._display.paused, self._display.stop
