@@ -72,3 +72,34 @@ def test_a_broken_file_is_not_shown(home: Path) -> None:
     done = run("keys", "set", "anthropic", stdin="x")
     assert done.exit_code == 2
     assert "is not valid TOML; fix it, or delete it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("openai", KEY), (KEY,), (f"openai={KEY}",), ("openai", "--key", KEY), ("openai", f"-{KEY}")],
+)
+def test_a_key_as_an_argument_is_refused_and_not_repeated(
+    home: Path, arguments: tuple[str, ...]
+) -> None:
+    assert run("keys", "set", *arguments, stdin="other\n").exit_code != 0
+    assert not (home / "keys.toml").exists()
+
+
+def test_a_login_in_a_url_is_never_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"http://me:{KEY}@127.0.0.1:9/v1"
+    assert run("config", "set", "base_urls.ollama", url).exit_code == 0
+    file = home / "config.toml"
+    assert KEY in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    for command in ("config", "config get base_urls.ollama", "config path", "doctor", "models"):
+        run(*command.split())
+    assert "[login]@127.0.0.1:9" in run("config", "get", "base_urls.ollama").stdout
+    assert run("config", "set", "base_urls.openai", f"http://me:{KEY}/x@host").exit_code != 0
+    assert run("ask", "-m", "ollama:llama3", "hello").exit_code != 0
+    # Written by hand, and open to others.
+    file.chmod(0o644)
+    run("config")
+    assert file.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("METIS_STORE", f"postgresql://me:{KEY}@127.0.0.1:9/metis")
+    for command in ("config", "config path", "doctor", "sessions"):
+        run(*command.split())

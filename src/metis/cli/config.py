@@ -1,6 +1,7 @@
 """`metis config` and `metis keys`: settings and API keys, their sources, and how to change them."""
 
 import os
+import re
 import shlex
 import sys
 from decimal import Decimal, InvalidOperation
@@ -18,6 +19,7 @@ from metis.canonical.errors import (
     SettingsError,
     UnknownAdapterError,
 )
+from metis.canonical.urls import without_login
 from metis.catalog.tables import catalog
 from metis.cli.default_model import LOCAL, SIMULATOR
 from metis.cli.output import echo, write_data
@@ -35,7 +37,7 @@ from metis.settings import (
 )
 from metis.transport.keys import Keys
 
-_OWNER_ONLY = 0o600
+_PROVIDER_NAME = re.compile(r"[a-z-]{1,20}")
 
 
 def print_settings() -> int:
@@ -68,7 +70,9 @@ def _lines(name: str, setting: Setting, loaded: LoadedSettings) -> list[str]:
 
 def _line(name: str, value: Any, origin: Origin) -> str:
     location = f": {origin.location}" if origin.location else ""
-    return f"{name} = {_as_toml(value)}" + style(f"   # {origin.source}{location}", dim=True)
+    return f"{name} = {without_login(_as_toml(value))}" + style(
+        f"   # {origin.source}{location}", dim=True
+    )
 
 
 def print_value(name: str) -> int:
@@ -77,7 +81,7 @@ def print_value(name: str) -> int:
     value = load().values.get(name)
     if value is None:
         return 1
-    write_data(value if isinstance(value, str) else _as_toml(value), nl=True)
+    write_data(without_login(value if isinstance(value, str) else _as_toml(value)), nl=True)
     return 0
 
 
@@ -95,7 +99,7 @@ def set_value(name: str, text: str | None) -> int:
     # The whole file is checked: a value may be invalid only together with others.
     check_file(changed)
     changed.write()
-    done = f"Removed {name} from" if toml is None else f"Set {name} = {toml} in"
+    done = f"Removed {name} from" if toml is None else f"Set {name} = {without_login(toml)} in"
     echo(f"{done} {changed.path}", err=True)
     origin = load().origins.get(name)
     if origin is not None and origin.source == "environment":
@@ -109,7 +113,7 @@ def print_paths() -> int:
     rows = {
         "settings": paths.settings,
         "keys": paths.keys,
-        "store": paths.store_url,
+        "store": without_login(paths.store_url),
         "trace": paths.trace,
         "data": paths.home,
     }
@@ -172,9 +176,8 @@ def set_key(provider: str) -> int:
     profile = _profile_with_key(provider)
     key = _read_key(provider)
     path = UserPaths.from_environment().keys
-    _write_key_file(
-        _read_key_file(path).with_value(f"keys.{provider}", msgspec.json.encode(key).decode())
-    )
+    toml = msgspec.json.encode(key).decode()
+    _read_key_file(path).with_value(f"keys.{provider}", toml).write()
     echo(f"Stored the key for {provider} in {path}.", err=True)
     variable = profile.auth.variable or ""
     if os.environ.get(variable):
@@ -190,7 +193,7 @@ def remove_key(provider: str) -> int:
     if f"keys.{provider}" not in file.values:
         echo(f"metis: there is no key for {provider} in {path}", err=True)
         return 1
-    _write_key_file(file.with_value(f"keys.{provider}", None))
+    file.with_value(f"keys.{provider}", None).write()
     echo(f"Removed the key for {provider} from {path}.", err=True)
     return 0
 
@@ -200,9 +203,13 @@ def _profile_with_key(provider: str) -> Profile:
     names = [
         name for name in adapters.names() if adapters.profile_of(name).auth.variable is not None
     ]
-    if provider not in names:
-        raise UnknownAdapterError(provider, names)
-    return adapters.profile_of(provider)
+    if provider in names:
+        return adapters.profile_of(provider)
+    # What is no name may be a key in the wrong place, which must not be repeated.
+    if not _PROVIDER_NAME.fullmatch(provider):
+        reason = f"the first argument is not a provider; providers: {', '.join(names)}"
+        raise InvalidValueError(reason)
+    raise UnknownAdapterError(provider, names)
 
 
 def _read_key(provider: str) -> str:
@@ -222,15 +229,3 @@ def _read_key_file(path: Path) -> SettingsFile:
     except SettingsError:
         # The text of a parser error may contain a piece of the file, and so of a key.
         raise KeyFileError(f"{path} is not valid TOML; fix it, or delete it") from None
-
-
-def _write_key_file(file: SettingsFile) -> None:
-    """Replace the key file at once; it is readable by its owner only from the first moment."""
-    file.path.parent.mkdir(parents=True, exist_ok=True)
-    # A new file with O_EXCL: its mode is set at creation, so that no moment leaves the key
-    # readable.
-    beside = file.path.with_suffix(f".{os.getpid()}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-    with open(descriptor, "w") as opened:  # noqa: PTH123 - of a descriptor
-        opened.write(file.text)
-    beside.replace(file.path)

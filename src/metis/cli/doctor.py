@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from metis import adapters
 from metis.canonical.errors import MetisError
+from metis.canonical.urls import without_login
 from metis.catalog.tables import catalog, pricing_versions
 from metis.cli.error_text import error_line
 from metis.cli.local_model import DOWNLOAD_MB, MODEL_NAME, check_weights, is_installed
@@ -61,12 +62,12 @@ def print_findings(url: str | None) -> int:
 
 def _print(finding: Finding) -> None:
     mark, colour = _MARKS[finding.state]
-    rows = fold(finding.text, screen_width() - 4)
+    rows = fold(without_login(finding.text), screen_width() - 4)
     echo(f"  {style(mark, fg=colour)} {rows[0]}")
     for row in rows[1:]:
         echo(f"    {row.strip()}")
     if finding.advice:
-        for number, row in enumerate(fold(finding.advice, screen_width() - 6)):
+        for number, row in enumerate(fold(without_login(finding.advice), screen_width() - 6)):
             echo(f"    {'→' if number == 0 else ' '} {row.strip()}")
 
 

@@ -26,6 +26,7 @@ from metis.canonical.errors import (
     UnknownSessionError,
     WebPageError,
 )
+from metis.canonical.urls import without_login
 from metis.cli.output import echo
 
 # The command ran, but its result is empty, cut off or refused.
@@ -88,7 +89,8 @@ def exit_code(error: BaseException) -> int:
 def error_line(error: BaseException) -> str:
     """Return what happened and what to do about it at the command line, in one line."""
     explanation = _explain(error)
-    return "; ".join(filter(None, (explanation.problem, explanation.command_step)))
+    text = "; ".join(filter(None, (explanation.problem, explanation.command_step)))
+    return without_login(text)
 
 
 def chat_error_text(error: BaseException) -> str:
@@ -99,9 +101,8 @@ def chat_error_text(error: BaseException) -> str:
             "/retry, or switch with /model."
         )
     explanation = _explain(error)
-    return " ".join(
-        _sentence(text) for text in (explanation.problem, explanation.chat_step) if text
-    )
+    sentences = (_sentence(text) for text in (explanation.problem, explanation.chat_step) if text)
+    return without_login(" ".join(sentences))
 
 
 def retry_notice(error_class: str, wait_s: float) -> str:

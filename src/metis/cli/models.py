@@ -12,6 +12,7 @@ from msgspec import Struct
 from metis import adapters
 from metis.adapters.profile import Profile
 from metis.canonical.errors import CatalogError
+from metis.canonical.urls import shown_address
 from metis.catalog.models import ModelInfo
 from metis.catalog.prices import Rates
 from metis.catalog.tables import catalog, price_table
@@ -205,7 +206,7 @@ def _provider_status(provider: str, keys: Keys) -> str:
         return "no adapter"
     profile: Profile = adapters.profile_of(provider)
     if profile.auth.variable is None:
-        return f"your own server at {profile.base_url}"
+        return f"your own server at {shown_address(profile.base_url)}"
     values, location = keys.lookup(profile)
     return f"key from {location}" if values else f"no key: set {profile.auth.variable}"
 

@@ -2,6 +2,7 @@
 
 import click
 
+from metis.canonical.errors import InvalidValueError
 from metis.cli.arguments import STORE
 
 
@@ -104,12 +105,19 @@ def keys(context: click.Context) -> int | None:
     return None
 
 
-@keys.command(name="set")
+@keys.command(name="set", context_settings={"ignore_unknown_options": True})
 @click.argument("provider")
-def set_key(provider: str) -> int:
+@click.argument("more", nargs=-1, metavar="")
+def set_key(provider: str, more: tuple[str, ...]) -> int:
     """Store an API key for a provider (prompted without echo, or read from a pipe)."""
     from metis.cli import config
 
+    # The usual error for an argument too many would repeat it, and this one is a key.
+    if more:
+        raise InvalidValueError(
+            "a key as an argument stays in the history of the shell and is visible to other "
+            "programs; leave it out, and `metis keys set` asks for it"
+        )
     return config.set_key(provider)
 
 

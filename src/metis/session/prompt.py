@@ -20,6 +20,7 @@ from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.events import Bus
 from metis.events.system_events import MemoryEviction, MemoryUpdated
 from metis.session.events import Trace
+from metis.store.private_files import make_private_directory
 from metis.tools import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput
 from metis.tools.tool import object_schema, read_arguments, string_property, text_output
 
@@ -275,7 +276,7 @@ class Memory:
             raise ToolFailedError(f"{file} cannot be read: {type(error).__name__}.") from None
 
     def _write(self, file: str, text: str) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._directory)
         # Written beside the file and renamed, so that a crash leaves the old or the new text.
         new = self._directory / f".{file}.new"
         # Memory may be personal: only its owner may read it.

@@ -11,6 +11,8 @@ from typing import Any, cast
 from msgspec import Struct
 
 from metis.canonical.errors import SettingsError
+from metis.canonical.urls import has_login, without_login
+from metis.store.private_files import PRIVATE_FILE, make_private_directory, make_private_file
 from metis.store.store import default_url
 
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
@@ -68,7 +70,11 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
     def read(cls, path: Path) -> "SettingsFile":
         """Read a file; a missing one is empty."""
         try:
-            return cls.parse(path, path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            # Written by hand, it may be open to others although it holds a login.
+            if has_login(text):
+                make_private_file(path)
+            return cls.parse(path, text)
         except FileNotFoundError:
             return cls(path=path)
         except (OSError, UnicodeDecodeError) as error:
@@ -102,7 +108,8 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
         try:
             value = None if toml_value is None else tomlkit.value(toml_value)
         except TOMLKitError:
-            fault = f'invalid TOML: {toml_value}; text values need quotes, e.g. model = "sim"'
+            shown = without_login(toml_value or "")
+            fault = f'invalid TOML: {shown}; text values need quotes, e.g. model = "sim"'
             raise SettingsError(fault, place=location) from None
         table_name, dot, key = name.partition(".")
         try:
@@ -121,12 +128,15 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
             raise SettingsError(fault, place=location) from None
 
     def write(self) -> None:
-        """Write the file, all or nothing."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Write the file, all or nothing; only its owner may read it, since it may hold keys."""
+        make_private_directory(self.path.parent)
         # Renamed into place, so that a crash leaves the old file; the pid keeps two writers apart.
-        temporary = self.path.with_suffix(f".{os.getpid()}.new")
-        temporary.write_text(self.text, encoding="utf-8")
-        temporary.replace(self.path)
+        beside = self.path.with_suffix(f".{os.getpid()}.new")
+        # The mode is set at creation, so that at no moment others can read the file.
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        with open(descriptor, "w", encoding="utf-8") as opened:  # noqa: PTH123 - of a descriptor
+            opened.write(self.text)
+        beside.replace(self.path)
 
 
 def _split_error(text: str) -> tuple[str, int]:

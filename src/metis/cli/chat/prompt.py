@@ -1,6 +1,5 @@
 """The prompt of a chat: several lines, an editor, history, long pastes and completion."""
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.styles import Style
 
 from metis.cli.chat.turn_parts import PROMPT_MARK
+from metis.store.private_files import make_private_directory, make_private_file
 
 MAX_PASTED_LINES = 8
 # Longer pastes are shown as a placeholder and sent in full.
@@ -146,8 +146,8 @@ class _ControlsProcessor(Processor):
 def _open_history(path: Path) -> History:
     """Return the history of earlier prompts, in a file that only its owner may read."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
+        make_private_directory(path.parent)
+        make_private_file(path)
     except OSError:
         return InMemoryHistory()  # the store reports a directory that is not writable
     return FileHistory(path)
