@@ -228,7 +228,7 @@ def _output_tool(output: OutputFormat) -> ToolDefinition:
 def instruction_message(text: str, session_id: str, role: Role) -> Message:
     """Return the message of an instruction: the same object for the same text and session.
 
-    A history is reused by the identity of its messages, so this one must not be made anew.
+    A history is reused by the identity of its messages, so this one must not be created again.
     """
     return Message(
         id=hashed_tool_id(session_id, text).removeprefix("tu_"),

@@ -154,7 +154,7 @@ class Profile(MessageRules, frozen=True, kw_only=True):
     """Whether it stores its responses, so that ids in them can be used later."""
     system_first: bool = False
     prefill_key: str | None = None
-    """The key that marks a response which the model shall continue (T81)."""
+    """The key that marks a response which the model should continue (T81)."""
     many_images_limit: tuple[int, int] | None = None
     """From how many images on a smaller `max_image_side` holds, and which one (T90)."""
     older_model_prefixes: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class Profile(MessageRules, frozen=True, kw_only=True):
     def with_address(self, base_url: str | None, account: str | None = None) -> "Profile":
         """Return the provider at another address, or for a named account (T203).
 
-        The port does not count: whoever runs a server may start it at another one tomorrow.
+        The port does not count: a local server may use another one tomorrow.
 
         Raises:
             InvalidValueError: `base_url` is not the address of a server.

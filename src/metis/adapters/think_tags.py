@@ -3,7 +3,7 @@
 A response that begins with the tag is decoded as a thinking block and the text after it; sent back
 to the same host, or encoded in its place, it is one text again. Thinking whose end tag never came
 extends to the end, because a stream cannot take back what it has shown. A tag further on in a text
-stays text: somebody may be writing about tags.
+stays text: it may be about tags.
 """
 
 from collections.abc import Iterator, Sequence

@@ -257,7 +257,7 @@ def is_default(value: object) -> bool:
 
 
 def _has_native_tools(options: AdapterOptions, codec: Codec) -> bool:
-    # A client may send server tools or unknown ones, which are no definitions of ours.
+    # A client may send server tools or unknown ones, which are not definitions of ours.
     return bool(_decode(codec.history().body((), options)).get("tools"))
 
 

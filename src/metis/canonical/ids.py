@@ -2,7 +2,7 @@
 
 A ULID is 26 characters of Crockford's base 32: 48 bits of milliseconds, then 80 random bits. Ids
 from one source always increase: within one millisecond, and after the clock was set back, the last
-id is incremented instead of drawn anew. This is the only module of the pure packages with a clock
+id is incremented instead of drawn again. This is the only module of the pure packages with a clock
 and randomness; both can be passed in.
 """
 

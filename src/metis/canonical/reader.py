@@ -221,7 +221,7 @@ def _read_block(raw: Raw, path: str, unknown: list[str]) -> Any:
 
 
 def _read_datetime(raw: Raw, path: str, unknown: list[str]) -> datetime:
-    # datetime would drop the digits in silence.
+    # datetime would drop the digits silently.
     if _FINER_THAN_MICROSECONDS.search(bytes(raw)):
         raise DecodeError("a time finer than a microsecond", path=path)
     moment = cast("datetime", _plain_reader(datetime)(raw, path, unknown))

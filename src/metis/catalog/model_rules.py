@@ -75,7 +75,7 @@ class OutputTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ReasoningRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How some models are told how much to think, and what they refuse while they do."""
+    """How the reasoning effort of some models is set, and what they refuse while thinking."""
 
     models: tuple[str, ...]
     form: ReasoningForm | None = None

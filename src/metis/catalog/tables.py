@@ -53,7 +53,7 @@ def option_rules() -> OptionRules:
 
 @cache
 def reasoning_rules() -> ReasoningTable:
-    """Return how models are told how much to think."""
+    """Return how the reasoning effort of models is set."""
     return read_reasoning_rules(_read_shipped("reasoning.toml"))
 
 

@@ -153,7 +153,7 @@ class _ResponsePrinter:
         self._started = started
         self._as_json = question.as_json
         self._code_only = question.code_only
-        # Text before a tool call is not the answer, and only the end of the turn tells which is.
+        # Text before a tool call is not the answer, and only the end of the turn shows which is.
         has_tools = tools_enabled(started.loaded, started.choice)
         self._is_streaming = not (question.as_json or question.code_only or has_tools)
         self._has_notices = sys.stderr.isatty()

@@ -56,7 +56,7 @@ class CommandGroup(click.Group):
             sys.exit(error.exit_code)
         except click.Abort:
             sys.exit(INTERRUPTED)
-        except Exception as error:  # noqa: BLE001 - what is no error of ours is raised again
+        except Exception as error:  # noqa: BLE001 - other errors are raised again
             # Loaded for an error only: most commands end without one.
             from metis.cli.error_text import report_error
 

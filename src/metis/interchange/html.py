@@ -1,6 +1,6 @@
 """Conversations as one self-contained HTML page without scripts.
 
-Responses are rendered as Markdown, everything else stands as it was written. Text is escaped, and a
+Responses are rendered as Markdown, everything else is shown as written. Text is escaped, and a
 content security policy in the page forbids scripts and remote content.
 """
 
@@ -161,7 +161,7 @@ def _is_safe_link(url: str) -> bool:
 
 
 def _text(text: str) -> str:
-    """Return text as HTML: code blocks are marked, everything else stands as it was written."""
+    """Return text as HTML: code blocks are marked, everything else is shown as written."""
     parts: list[str] = []
     end = 0
     for fence in _FENCE.finditer(text):

@@ -343,7 +343,7 @@ def _without_context(
 
 
 def _note(block: ContentBlock) -> TextBlock:
-    # A note tells the model that something was shown; a transcript stands for audio.
+    # A note informs the model that there was something; a transcript replaces audio.
     name = getattr(block, "name", None) or getattr(block, "media_type", None) or ""
     note = f"[{block.type} {name}: not shown to this model]".replace(" :", ":")
     transcript = cast("str | None", getattr(block, "transcript", None))

@@ -19,7 +19,7 @@ _REQUEST_ERRORS = (InvalidRequestError, ContextOverflowError)
 
 
 class AvailabilityLimits(Struct, frozen=True, kw_only=True):
-    """How many failures in which time start an outage, and when it ends by itself."""
+    """How many failures in which time start an outage, and when it ends without a success."""
 
     model_failures: int = 5
     models_down: int = 3

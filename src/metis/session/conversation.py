@@ -344,7 +344,7 @@ class Conversation:
             if POINTER_OPTION in metadata.options:
                 self._pointed_at[message.id] = self._entry_count
         # A message with parents may start another branch, and a partial one is not shown: then the
-        # view is built anew, otherwise it just grows.
+        # view is rebuilt, otherwise it just grows.
         if metadata.parents or metadata.status == MessageStatus.PARTIAL:
             self._view = self._thread_options = None
         elif self._view is not None:

@@ -110,7 +110,7 @@ WarningCode = Literal[
 
 
 class Warned(TurnNotice, frozen=True, kw_only=True, tag="warned"):
-    """A warning for people; the turn goes on."""
+    """A warning for users; the turn continues."""
 
     type: ClassVar[Literal["warned"]] = "warned"
     code: WarningCode

@@ -192,7 +192,7 @@ def check_thread_options(options: Mapping[str, Any]) -> None:
 
 
 THINKING_SUFFIX = ".r"
-"""Ends a pointer whose model shall think."""
+"""Ends a pointer whose model should think."""
 
 
 class ModelPointer(Struct, frozen=True):

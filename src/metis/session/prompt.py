@@ -32,7 +32,7 @@ def read_bounded(path: Path, limit: int, *, head_only: bool = False) -> str:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(limit + 1)  # one more byte tells whether the file is longer
+            data = file.read(limit + 1)  # one more byte shows whether the file is longer
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:

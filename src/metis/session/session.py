@@ -348,7 +348,7 @@ class Session(SessionView):
         return await self._pin.swap(model, is_running=self._lock.locked())
 
     async def set_budget(self, limit_usd: Decimal | None) -> None:
-        """Set what this session may cost; None is no limit. The limit is stored."""
+        """Set the cost limit of this session, which is stored; None means no limit."""
         limit = Budget(session_usd=limit_usd).session_usd
         data = {"session_usd": None if limit is None else str(limit)}
         await self._conversation.note(BUDGET_KIND, data)

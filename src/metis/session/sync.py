@@ -98,7 +98,7 @@ class SyncSession(SessionView):
         return SyncSession(self._loop.run(self._session.fork(at=at)), self._loop)
 
     def set_budget(self, limit_usd: Decimal | None) -> None:
-        """Set what this session may cost; None is no limit."""
+        """Set the cost limit of this session; None means no limit."""
         self._loop.run(self._session.set_budget(limit_usd))
 
     def end(self, disposition: Disposition = "completed") -> None:

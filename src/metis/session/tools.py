@@ -139,7 +139,7 @@ class MergedRegistry(Registry):
     def tools(self) -> ToolSet:
         """All definitions by name."""
         registered = self._registered.tools
-        # A registry builds a new set when a tool is added, so identity tells whether it changed.
+        # A registry builds a new set when a tool is added, so identity shows whether it changed.
         if self._merged is None or self._merged[0] is not registered:
             others = {**self._from_servers.tools, **super().tools}
             more = (others[name] for name in others if name not in registered)

@@ -39,7 +39,7 @@ def standard_base64(text: str) -> str:
 
 
 def decode_base64(text: str) -> bytes | None:
-    """Decode base64 of either alphabet; None if the text is no base64."""
+    """Decode base64 of either alphabet; None if the text is not base64."""
     try:
         return base64.b64decode(standard_base64(text), validate=True)
     except (binascii.Error, ValueError):

@@ -38,7 +38,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     pause_s: float = 0.0
     """The pause between two chunks."""
     window_tokens: int | None = None
-    """The context window; None is no limit."""
+    """The context window; None means no limit."""
 
 
 class RequestSeed:

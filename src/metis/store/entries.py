@@ -237,7 +237,7 @@ def decode_entry(data: bytes | str, *, limits: Limits = LIMITS) -> AnyEntry:
         if encode_fast(entry) == data and len(data) <= limits.max_bytes:
             return entry
     except (ValueError, RecursionError):
-        pass  # unknown fields or bad input: the complete decoder tells which
+        pass  # unknown fields or bad input: the complete decoder finds out which
     return _decode_completely(data, limits)
 
 

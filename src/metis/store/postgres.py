@@ -357,7 +357,7 @@ class PostgresDatabase:
 
 
 class PostgresSearch:
-    """A full-text index that catches up when somebody searches; appends never wait for it."""
+    """A full-text index that catches up on a search; appends never wait for it."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database

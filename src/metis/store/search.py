@@ -91,7 +91,7 @@ def _texts(block: ContentBlock) -> Iterator[str | None]:
 
 
 class SqliteSearch:
-    """A full-text index that catches up when somebody searches; appends never wait for it.
+    """A full-text index that catches up on a search; appends never wait for it.
 
     It is a file of its own, which can be deleted and rebuilt.
     """

@@ -120,7 +120,7 @@ class Store:
                 sql = "DELETE FROM writers WHERE id = ?"
                 self._writer.run(FunctionJob(lambda tables: tables.change(sql, (self._id,))))
         except StoreError as error:
-            # Acknowledged writes are safe; whoever opens the store next runs the recovery.
+            # Acknowledged writes are safe; the next process that opens the store runs the recovery.
             log.warning("%s was not closed in order: %s", self.name, error)
         finally:
             self._database.close()
@@ -131,7 +131,7 @@ class Store:
 
     def _has_open_work(self) -> bool:
         if len(self._written_sessions) > MAX_TRACKED_SESSIONS:
-            return True  # too many to check now; whoever opens the store next does
+            return True  # too many to check now; the next process that opens the store does
         calls = "SELECT 1 FROM tool_calls WHERE session_id = ? AND status = 'pending' LIMIT 1"
         with self._database.read() as transaction:
             return bool(transaction.run("SELECT 1 FROM open_messages LIMIT 1")) or any(

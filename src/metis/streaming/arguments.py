@@ -85,8 +85,8 @@ def parse_arguments_exactly(text: str) -> tuple[dict[str, Any], InvalidInput | N
 def split_joined_objects(text: str) -> list[dict[str, Any]]:
     """Split objects that were joined into one text (T35); return none if there are not several.
 
-    More than `MAX_JOINED_OBJECTS`, or empty ones alone, are no parallel calls: a model repeats
-    itself, or somebody wants us to run 50,000 of them. They stay one text.
+    More than `MAX_JOINED_OBJECTS`, or empty ones alone, are not parallel calls: a model repeats
+    itself, or an attacker wants us to run 50,000 of them. They stay one text.
     """
     objects: list[dict[str, Any]] = []
     text = text.strip()

@@ -93,7 +93,7 @@ class ToolUseStart(Event, frozen=True, tag="tool_use_start"):
 
 
 class ToolUseInputDelta(Event, frozen=True, tag="tool_use_input_delta"):
-    """More of the arguments, as raw text that need not be valid JSON by itself."""
+    """More of the arguments, as raw text that need not be valid JSON alone."""
 
     type: ClassVar[Literal["tool_use_input_delta"]] = "tool_use_input_delta"
     content_block_index: int

@@ -1,6 +1,6 @@
 """StreamLimits: how much one response may hold, and the meter that counts it.
 
-A provider, or whoever answers in its place, could send without end. Every stream decoder counts
+A provider, or a server in its place, could send without end. Every stream decoder counts
 with one `StreamMeter`; what exceeds a limit ends the stream with a `ResponseLimitError`, and the
 message so far is stored.
 """
@@ -41,7 +41,7 @@ class StreamLimits(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS: Final = StreamLimits()
-"""The limits of every response for which nobody sets others."""
+"""The default limits of a response."""
 
 NO_LIMITS: Final = StreamLimits(**dict.fromkeys(StreamLimits.__struct_fields__, 1 << 62))
 """Limits that nothing meets, for what is limited in another way."""

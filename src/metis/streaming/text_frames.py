@@ -27,7 +27,7 @@ class SseParser:
     It supports what the standard asks for (three line ends, comments, several data lines, a byte
     order mark) and tolerates a missing blank line at the end. It buffers one frame at most.
 
-    A line that is no field of the standard becomes a frame named `UNREADABLE`: the standard ignores
+    A line that the standard does not define becomes a frame named `UNREADABLE`. A browser ignores
     it, but in a response it may be a damaged piece of the text.
     """
 

@@ -107,7 +107,7 @@ class Dispatcher:
         except ToolFailedError as failure:
             message = result_message(call, context, None, failure)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises, the call needs a result
-            # An exception may hold secrets or paths; the model is told its class only.
+            # An exception may hold secrets or paths; the model receives its class only.
             log.error("%s failed", call.name, exc_info=error)
             failure = ToolFailedError(f"{call.name} failed: an internal {type(error).__name__}.")
             message = result_message(call, context, None, failure)

@@ -81,7 +81,7 @@ class Tool(Protocol):
         ...
 
     def cancel(self) -> bool:
-        """Ask the call to end: true if `execute` soon returns by itself.
+        """Ask the call to end: true if `execute` will return soon.
 
         After false the task that runs `execute` is cancelled.
         """

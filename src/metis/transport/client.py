@@ -222,7 +222,7 @@ class Transport:
 
     async def _attempt(self, call: _Call, decoder: StreamDecoder) -> AsyncGenerator[StreamEvent]:
         """Yield the events of one attempt; raise only while nothing visible was yielded."""
-        # Held back until something is visible: a retry would start the message anew.
+        # Held back until something is visible: a retry would start the message again.
         buffered: list[StreamEvent] | None = []
         async with aclosing(self._events(call, decoder)) as events:
             async for event in events:

@@ -1,7 +1,7 @@
 """Sign requests to AWS with Signature Version 4, so that the secret itself is never sent.
 
 The signature covers the method, the path, some headers and the body, and is valid for a few minutes
-only, so that every attempt is signed anew.
+only, so that every attempt is signed again.
 """
 
 import hashlib

@@ -57,7 +57,7 @@ def written_stream_faults(
     if isinstance(before, MessageComplete) and isinstance(after, MessageComplete):
         yield from message_faults(adapter, context, before.message, after.message)
     elif isinstance(before, StreamError) and isinstance(after, StreamError):
-        # A broken connection is no error of a provider: clients read it as a failed response.
+        # A broken connection is not an error of a provider: clients read it as a failed response.
         is_same_class = before.error_class in (after.error_class, NetworkError.__name__)
         if not is_same_class or before.text != after.text:
             yield f"the error was {before.error_class}, is {after.error_class}: {after.text}"

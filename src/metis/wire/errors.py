@@ -71,8 +71,8 @@ def class_of_status(status: int | None) -> type[ProviderError]:
 
 
 def class_of_text(text: str) -> type[ProviderError] | None:
-    """Return the error class that a text tells, if it does; many hosts have no code for it."""
-    # Throttling first: "too many tokens, wait" is no context overflow (T185).
+    """Return the error class that a text shows, if any; many hosts have no code for it."""
+    # Throttling first: "too many tokens, wait" is not a context overflow (T185).
     if _THROTTLED.search(text):
         return RateLimitError
     return ContextOverflowError if _OVERFLOW.search(text) else None

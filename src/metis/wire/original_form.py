@@ -77,7 +77,7 @@ _DEFAULTS = (("detail", "auto"), ("type", "custom"), ("type", "function"))
 
 
 def unmapped_paths(wire: object, plain: object, path: str) -> Iterator[str]:
-    """Yield the paths of keys that a part has beyond its plain form; other values are no loss."""
+    """Yield the paths of keys that a part has beyond its plain form; values are not compared."""
     if isinstance(wire, dict) and isinstance(plain, dict):
         mapped = cast("dict[str, object]", plain)
         for key, value in cast("dict[str, object]", wire).items():

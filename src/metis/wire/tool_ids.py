@@ -96,7 +96,7 @@ class CallIds:
         self._answered: dict[str, int] = {}
 
     def enter_response(self, response: str) -> None:
-        """Give later ids the scope of one response: some hosts count anew in each (T09)."""
+        """Give later ids the scope of one response: some hosts restart counting in each (T09)."""
         self._session_id = f"{self._session_id}\0{response}"
 
     def of_call(self, wire_id: str, *, is_id: bool = True) -> str:

@@ -73,7 +73,7 @@ def join_limited(texts: Iterable[str]) -> str:
 
 
 def is_json_scalar(value: object) -> bool:
-    """Return whether a value that is no object and no array can be written as JSON."""
+    """Return whether a value that is neither object nor array can be written as JSON."""
     match value:
         case str():
             return _is_unicode(value)

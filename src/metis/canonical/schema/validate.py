@@ -1,6 +1,6 @@
 """Validation by JSON Schema: a schema is checked once, then validates any value.
 
-The meaning is that of JSON Schema: `1.0` is an integer, `true` is no number, `enum` compares as
+The meaning is that of JSON Schema: `1.0` is an integer, `true` is not a number, `enum` compares as
 JSON does, and a keyword restricts only values of its type. `format` informs the model only.
 
 Tool inputs use the subset of `metis.canonical.schema.subset`. Output schemas may use more, because

@@ -22,7 +22,7 @@ log = logging.getLogger("metis.chat")
 
 # How long nothing else runs, so that the first prompt appears at once.
 FIRST_DRAW_S = 0.1
-# The exit code of a program that was told to end by SIGTERM.
+# The exit code of a program that SIGTERM ended.
 TERMINATED = 143
 
 # Modules that the first response needs and the first prompt does not.

@@ -96,7 +96,7 @@ class MarkdownSplitter:
             pieces = self._close()
             self._fence, self._language, self._code_line_count = fence[1], fence[2], 0
             return pieces
-        # A line of dashes under a paragraph makes it a heading, and is no rule.
+        # A line of dashes under a paragraph makes it a heading; it is not a rule.
         if self._lines and not self._is_item and _HEADING_UNDERLINE.match(line):
             self._lines.append(line)
             return self._close()

@@ -121,7 +121,7 @@ class McpTool:
         return await self._server.call(self._name, arguments)
 
     def cancel(self) -> bool:
-        """Return false: the call ends with its task, and the package tells the server."""
+        """Return false: the call ends with its task, and the package notifies the server."""
         return False
 
 

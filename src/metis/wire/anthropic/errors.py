@@ -56,7 +56,7 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 
 def _class_of(kind: str | None, status: int | None, text: str) -> type[ProviderError]:
     by_type = _BY_TYPE.get(kind or "")
-    # A prompt that is too long has no type of its own; only the text tells it.
+    # A prompt that is too long has no type of its own; only the text shows it.
     if by_type is InvalidRequestError:
         return class_of_text(text) or by_type
     return by_type or class_of_status(status)

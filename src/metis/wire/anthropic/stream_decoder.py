@@ -108,7 +108,7 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         return super()._early_end_error()
 
     def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
-        # Before the response begins, such a line belongs to a body that is no stream.
+        # Before the response begins, such a line belongs to a body that is not a stream.
         if name != UNREADABLE or self._has_begun:
             self._decode_event(data, events)
 

@@ -246,7 +246,7 @@ def _decode_call(call: Any) -> ContentBlock | None:
         return None
     if isinstance(arguments, dict):
         return _make_call(wire_id, name, cast("Wire", arguments))
-    # Arguments that are no object are stored as invalid: a call with them must not run.
+    # Arguments that are not an object are stored as invalid: a call with them must not run.
     text = _write(arguments).decode()
     fault = InvalidInput(text, f"not an object but {describe(arguments)}")
     return ToolUseBlock(wire_id, name, {}, fault)

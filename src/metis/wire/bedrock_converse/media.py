@@ -175,7 +175,7 @@ def encode_media(block: Media) -> Wire | None:
     if isinstance(block, DocumentBlock):
         return {"document": _encode_document(block, wire_source)}
     key = _key_of(block)
-    # A generated file that is no image, audio or video can be sent as a document.
+    # A generated file other than image, audio or video can be sent as a document.
     if key == "document":
         document = DocumentBlock(MediaSource("base64", source.data), block.media_type)
         return {"document": _encode_document(document, wire_source)}

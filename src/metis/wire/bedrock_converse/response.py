@@ -318,7 +318,7 @@ def _class_of(name: str | None, status: int | None, text: str) -> type[ProviderE
 
 
 def refine_stream_error(error: ProviderError) -> ProviderError:
-    """Return the error for an exception in a stream, with the class that its text tells."""
+    """Return the error for an exception in a stream, with the class that its text shows."""
     by_text = class_of_text(error.text) if type(error) is InvalidRequestError else None
     return (by_text or type(error))(
         error.text, provider=PROTOCOL, status=error.status, kind=error.kind

@@ -205,7 +205,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         if error.code is not None:
             self._fail(refine_stream_error(error), events)
         elif self._has_begun:
-            # Bytes that are no frame; before the response began they may be another body.
+            # Bytes that are not a frame; before the response began they may be another body.
             self._fail(error, events)
 
     def _decode_rest(self, events: list[StreamEvent]) -> None:

@@ -62,7 +62,7 @@ class _ChunkParser:
 
     @property
     def head(self) -> bytes:
-        """The first bytes, if it is no array: they may be an error body."""
+        """The first bytes, if it is not an array: they may be an error body."""
         return bytes(self._head)
 
     def feed(self, data: bytes) -> list[SseFrame]:
@@ -215,7 +215,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         for name, data in self._chunks.feed(chunk):
-            # Before the response begins, an unreadable line belongs to a body that is no stream.
+            # Before the response begins, an unreadable line belongs to a body that is not a stream.
             if name != UNREADABLE or self._has_begun:
                 self._decode_chunk(data, events)
 

@@ -1,7 +1,7 @@
 """Wire messages of Ollama, and their images and tool calls, to and from canonical blocks.
 
 Messages of the usual form are Structs. What does not fit them (other keys, empty lists, arguments
-as text) is no error: it is decoded as plain JSON and stored in its original form. Fields are in
+as text) is not an error: it is decoded as plain JSON and stored in its original form. Fields are in
 the order of the alphabet, so that they are written in the order that sorted keys have.
 """
 
@@ -35,7 +35,7 @@ PROTOCOL = "ollama"
 """The name under which messages store their original form in this protocol."""
 CHAT_PATH, GENERATE_PATH = "/api/chat", "/api/generate"
 UNKNOWN_TYPE = "application/octet-stream"
-"""The media type of bytes that are no known image."""
+"""The media type of bytes that are not a known image."""
 
 Content = tuple[ContentBlock, ...]
 OriginalForm = dict[str, Any]
@@ -200,7 +200,7 @@ def decode_assistant(
 
 
 def decode_any_call(wire: Any, calls: PendingCalls) -> ToolUseBlock | OpaqueBlock:
-    """Decode any entry of `tool_calls`; one that is no call becomes an opaque block."""
+    """Decode any entry of `tool_calls`; one that is not a call becomes an opaque block."""
     call = maybe_object(wire)
     function = maybe_object(call.get("function"))
     name, arguments = maybe_text(function.get("name")), _parse(function.get("arguments"))

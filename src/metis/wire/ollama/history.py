@@ -116,7 +116,7 @@ class OllamaHistoryEncoder(HistoryEncoder):
         return wire
 
     def _encode_message(self, message: Message) -> Any:
-        """Encode a message that is no tool result."""
+        """Encode a message other than a tool result."""
         if message.role is not _ASSISTANT:
             return _encode_input(message)
         form = original_form_of(message, PROTOCOL)

@@ -85,7 +85,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         try:
             value = read_json(line)
             wire = maybe_object(value)
-            fault = fault if isinstance(value, dict) else f"{describe(value)} is no object"
+            fault = fault if isinstance(value, dict) else f"{describe(value)} is not an object"
         except (ValueError, RecursionError) as error:
             fault = fault or str(error)
         if fault is None:

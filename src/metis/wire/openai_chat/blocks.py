@@ -314,7 +314,7 @@ def _read_custom(wire: Wire) -> ToolCall | None:
 
 
 _BESIDE_CONTENT = ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
-"""Blocks that are no part of `content`, but another key of the message."""
+"""Blocks that are not in `content`, but in another key of the message."""
 
 
 def cache_hints(wire: Wire, content: Sequence[ContentBlock]) -> tuple[CacheHint, ...]:

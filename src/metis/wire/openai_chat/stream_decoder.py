@@ -215,7 +215,7 @@ class ChatStreamDecoder(BaseStreamDecoder):
     def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
         if self._end is not None or not data.strip():
             return
-        # Before the response begins, such a line belongs to a body that is no stream.
+        # Before the response begins, such a line belongs to a body that is not a stream.
         if name == UNREADABLE and not self._has_begun:
             return
         if data.strip() == b"[DONE]":
@@ -227,7 +227,7 @@ class ChatStreamDecoder(BaseStreamDecoder):
             self._decode_chunk(wire, events, is_error=name == b"error")
 
     def _decode_head(self, events: list[StreamEvent]) -> None:
-        """Decode a body that is no stream: an error, or a plain response."""
+        """Decode a body that is not a stream: an error, or a plain response."""
         try:
             wire = maybe_object(read_json(self._head))
         except (ValueError, RecursionError):

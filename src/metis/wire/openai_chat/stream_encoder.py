@@ -167,7 +167,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
         call = self._call(event.tool_use_id)
-        # The end of the message has the arguments as their host spelled them.
+        # The end of the message has the arguments in their original form.
         if call.has_arguments or self._is_native:
             return b""
         invalid = event.invalid

@@ -69,7 +69,7 @@ _new_text = raw_constructor(TextBlock)
 
 
 def _decode_output_message(wire: Wire) -> tuple[list[TextBlock], MessageForm] | None:
-    """Decode a message to its texts and its original form; None if a part of it is no text."""
+    """Decode a message to its texts and its original form; None if a part is not text."""
     keys = {key: value for key, value in wire.items() if key not in ("role", "content")}
     content = wire.get("content")
     if isinstance(content, str):
@@ -239,7 +239,7 @@ class OutputRun:
 
 
 def _thinking_key(block: AnyThinking, before: Sequence[ContentBlock]) -> str:
-    """Return the key of thinking in its run: the provider's id, or its number if that is no key."""
+    """Return the key of thinking in its run: the provider's id, or its number."""
     others = [other for other in before if isinstance(other, AnyThinking)]
     # An id that is missing, or was used before, identifies nothing.
     if block.id and all(other.id != block.id for other in others):
@@ -327,7 +327,7 @@ def _encode_other(
 def encode_image(
     block: ArtifactBlock, form: Mapping[str, Any], foreign_id: str | None
 ) -> Wire | None:
-    """Encode an image that a model made; None if it is no image, or has no data here."""
+    """Encode an image that a model made; None if it is not an image, or has no data here."""
     item_id = block.id if foreign_id is None else foreign_id.replace("rs", "ig", 1)
     is_image = block.source.kind == "base64" and block.media_type.startswith("image/")
     if item_id is None or not is_image:

@@ -172,7 +172,7 @@ class InputDecoder(RequestDraft):
             return
         self._run = None
         content = tuple(run.blocks)
-        # Most responses are one string: their metadata is shared, and not made anew for each.
+        # Most responses are one string: their metadata is shared, and not created for each.
         if len(content) == 1 and run.message_forms and not run.message_forms[0]:
             self._drafts.append((Role.ASSISTANT, content, self._string_run_metadata))
         else:

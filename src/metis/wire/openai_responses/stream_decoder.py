@@ -232,7 +232,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
             super()._end_early(events)
 
     def _read_head(self) -> Wire | None:
-        """Return the JSON object of a body that is no stream."""
+        """Return the JSON object of a body that is not a stream."""
         try:
             body = maybe_object(read_json(self._head))
         except (ValueError, RecursionError):
@@ -240,7 +240,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
         return body if "output" in body or "error" in body else None
 
     def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
-        # Before the response begins, such a line belongs to a body that is no stream.
+        # Before the response begins, such a line belongs to a body that is not a stream.
         if name != UNREADABLE or self._has_begun:
             self._decode_event(data, events)
 

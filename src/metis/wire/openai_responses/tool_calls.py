@@ -82,7 +82,7 @@ _BY_OUTPUT_TYPE: Mapping[str, ClientTool] = {tool.output_type: tool for tool in 
 
 
 def decode_call(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, OriginalForm] | None:
-    """Decode a call to a block, the provider's id and the original form; None if it is no call."""
+    """Decode a call to a block, the provider's id and the original form; None for others."""
     usual = _decode_function_call(wire, ids)
     if usual is not None:
         return usual
@@ -92,7 +92,7 @@ def decode_call(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, OriginalFo
     call_id = maybe_text(wire.get("call_id"))
     wire_id = call_id or maybe_text(wire.get("id")) or ""
     block = _new_call(ids.of_call(wire_id), *call)
-    # A function call gets here only with a missing id or arguments that are no string.
+    # A function call gets here only with a missing id or arguments that are not a string.
     if wire["type"] != CUSTOM or not call_id:
         return block, wire_id, {"wire": wire}
     form = {key: value for key, value in wire.items() if key not in _CALL_KEYS[CUSTOM]}
@@ -118,7 +118,7 @@ def _decode_function_call(
 
 
 def read_call(wire: Wire) -> ToolCall | None:
-    """Return the name and the input of a call of any type; None if it is no call."""
+    """Return the name and the input of a call of any type; None if it is not one."""
     kind, name = maybe_text(wire.get("type")), wire.get("name")
     if kind not in _CALL_KEYS:
         return _read_client_call(wire)
@@ -190,7 +190,7 @@ def _encode_arguments(block: ToolUseBlock, form: Mapping[str, Any]) -> Any:
 def decode_tool_output(
     wire: Wire, ids: CallIds, issuer: str
 ) -> tuple[ToolResultBlock, OriginalForm] | None:
-    """Decode a tool output to a result and its original form; None if it is no client's output."""
+    """Decode a tool output to a result and its original form; None for others."""
     output = _read_client_output(wire, issuer)
     if output is not None:
         wire_id, content, is_error = output
@@ -292,7 +292,7 @@ class CallIndex:
 
 
 def _read_client_output(wire: Wire, issuer: str) -> tuple[str, Content, bool] | None:
-    """Return the id of the call, the content, and whether it failed; None if it is no output."""
+    """Return the id of the call, the content, and whether it failed; None if it is not one."""
     tool = _BY_OUTPUT_TYPE.get(str(wire.get("type")))
     wire_id = wire.get("call_id", wire.get("id"))
     if tool is None or not isinstance(wire_id, str) or not _is_run_by_client(wire):
