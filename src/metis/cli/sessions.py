@@ -1,5 +1,7 @@
 """Commands on the store: list, show, fork and search sessions; check, back up and clean it."""
 
+import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +31,8 @@ from metis.cli.text import (
     terminal_width,
     truncate,
 )
-from metis.store import Overview, Policy, Store
+from metis.store import Overview, Policy, Store, repair
+from metis.store.store import default_url
 
 _MAX_WIDTH = 120
 _NO_SESSIONS = "No conversations yet; `metis` starts one."
@@ -125,6 +128,17 @@ async def print_check(store: Store) -> int:
         echo(problem)
     echo(f"{store.name}: {count(len(problems), 'problem')}", err=True)
     return 1 if problems else 0
+
+
+def repair_store(url: str | None, target: Path) -> int:
+    """Save the rest of a damaged store; print what is lost."""
+    report = asyncio.run(repair(url or default_url(os.environ), target))
+    for line in report.lost:
+        click.echo(escape_controls(line))
+    saved = f"{count(report.message_count, 'message')} of {count(report.session_count, 'session')}"
+    click.echo(f"Saved {saved} to {target}; {count(len(report.lost), 'part')} lost", err=True)
+    click.echo(f"Use it with --store sqlite:///{target.absolute()}", err=True)
+    return 0
 
 
 @on_store(recover=False)

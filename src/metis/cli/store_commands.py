@@ -142,6 +142,19 @@ def check(store: str | None) -> int:
 @maintenance.command()
 @click.argument("target", metavar="FILE", type=click.Path(path_type=Path))
 @STORE
+def repair(target: Path, store: str | None) -> int:
+    """Save what can be read of a damaged database into a new file.
+
+    The damaged file is not changed. What is lost is listed, one part a line.
+    """
+    from metis.cli.sessions import repair_store
+
+    return repair_store(store, target)
+
+
+@maintenance.command()
+@click.argument("target", metavar="FILE", type=click.Path(path_type=Path))
+@STORE
 def backup(target: Path, store: str | None) -> int:
     """Copy the database to a new file; it can stay in use."""
     from metis.cli.sessions import write_backup

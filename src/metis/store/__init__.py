@@ -3,6 +3,7 @@
 from metis.store.maintenance import Policy, Sweep
 from metis.store.queries import Overview
 from metis.store.records import EventRecord, Match, SessionRecord, ToolCallRecord
+from metis.store.repair import RepairReport, repair
 from metis.store.store import Durability, Store
 from metis.store.store import open_store as open  # noqa: A004 - called as `store.open`
 
@@ -12,9 +13,11 @@ __all__ = [
     "Match",
     "Overview",
     "Policy",
+    "RepairReport",
     "SessionRecord",
     "Store",
     "Sweep",
     "ToolCallRecord",
     "open",
+    "repair",
 ]

@@ -1,6 +1,7 @@
 """Write jobs that add to a session: append messages, finish partial messages, record entries."""
 
 from collections.abc import Callable, Iterator, Sequence
+from zlib import crc32
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from metis.canonical.metadata import MessageStatus, OutcomeStatus
 from metis.canonical.rules import check_and_encode
 from metis.canonical.value import raw_constructor
 from metis.store.database import Transaction
+from metis.store.digests import entry_key, message_digest
 from metis.store.entries import (
     AnyEntry,
     BookmarkEntry,
@@ -65,6 +67,8 @@ class PreparedMessage(Struct, frozen=True, gc=False):
     results: Sequence[ToolResultBlock]
     size: int
     """The bytes of its JSON texts."""
+    digest: int
+    """The checksum of the row."""
 
 
 def prepare_message(message: Message) -> PreparedMessage:
@@ -88,7 +92,15 @@ def _prepare(message: Message, parts: EncodedParts) -> PreparedMessage:
             results = [block for block in message.content if type(block) is ToolResultBlock]
     size = len(parts.content) + len(parts.metadata)
     row = to_row(message, parts)
-    return PreparedMessage(message, row, row[5], full_json_of(message), calls, results, size)
+    full_json = full_json_of(message)
+    digest = message_digest(
+        row[2],
+        parts.content,
+        parts.metadata,
+        row[5],
+        None if full_json is None else full_json.encode(),
+    )
+    return PreparedMessage(message, row, row[5], full_json, calls, results, size, digest)
 
 
 class AppendJob(WriteJob):
@@ -126,9 +138,12 @@ class AppendJob(WriteJob):
         tables.messages.append(prepared.row)
         seq = _assign_number(prepared, head, tables)
         if metadata.status is _PARTIAL:
+            # It gets its digest with its end; until then it may change with every save.
             tables.open_messages.append((message.id, session_id))
-        elif prepared.calls or prepared.results:
-            add_calls(prepared, tables)
+        else:
+            tables.digests.append((session_id, message.id, prepared.digest))
+            if prepared.calls or prepared.results:
+                add_calls(prepared, tables)
         if tables.now_us - head.touched_us >= TOUCH_INTERVAL_US:
             tables.touch(session_id, head)
         return _make_entry(
@@ -314,6 +329,8 @@ class SaveJob(WriteJob):
         self._update_journal(stored, tables)
         if was_partial:
             self._finish_partial(stored, tables)
+        if prepared.message.metadata.status is not _PARTIAL:
+            tables.replace_digests(session_id, {message_id: prepared.digest})
         return prepared.message
 
     def _update_journal(self, stored: Message, tables: Tables) -> None:
@@ -370,6 +387,8 @@ class RecordJob(WriteJob):
         head.seq = head.last_journaled_seq = head.seq + 1
         text = encode_entry(numbered).decode()
         tables.journal.append((numbered.session_id, head.seq, None, text, head.latest_at))
+        digest = crc32(text.encode())
+        tables.digests.append((numbered.session_id, entry_key(head.seq), digest))
         tables.touch(numbered.session_id, head)
         return numbered
 

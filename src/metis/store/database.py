@@ -19,6 +19,11 @@ TextOfRow = Callable[[Sequence[Any]], str | None]
 class Transaction(Protocol):
     """A connection inside a transaction; placeholders are `?`."""
 
+    @property
+    def binary_text(self) -> str:
+        """How SQL selects a text column as bytes, as a format; `{}` where texts stay texts."""
+        ...
+
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         """Run one statement and return its rows."""
         ...
@@ -37,6 +42,7 @@ class Transaction(Protocol):
 
 
 SESSION_TABLES = (
+    "digests",
     "journal",
     "message_parents",
     "bookmarks",

@@ -1,9 +1,11 @@
 """Maintenance: integrity checks, recovery after a crash, and retention of old data."""
 
 import logging
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 import msgspec
 from msgspec import Raw, Struct
@@ -17,6 +19,15 @@ from metis.canonical.rules import as_failed, validate_session
 from metis.projection.tool_calls import NO_RESULT
 from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
 from metis.store.database import Transaction
+from metis.store.digests import (
+    BLOCK,
+    damage_of_bytes,
+    entry_key,
+    insert_values,
+    message_digest,
+    read_digests,
+)
+from metis.store.digests import INSERT as INSERT_DIGESTS
 from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
 from metis.store.queries import read_history, read_message
 from metis.store.records import to_microseconds
@@ -35,18 +46,42 @@ _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
 
-def find_problems(transaction: Transaction) -> list[str]:
-    """Return where stored sessions break rules or their tables disagree, up to a thousand."""
-    problems: list[str] = []
-    for (session_id,) in transaction.run("SELECT id FROM sessions ORDER BY id"):
-        for problem in _session_problems(transaction, session_id):
-            problems.append(f"session {session_id}: {problem}")
-            if len(problems) >= _MAX_PROBLEMS:
-                return problems
-    return problems
+class CheckResult(Struct, frozen=True):
+    """What a check of all sessions showed."""
+
+    problems: list[str]
+    """Where sessions are damaged, break rules or their tables disagree; up to a thousand."""
+    without_digests: list[str]
+    """Sessions with messages or entries that have no digest yet."""
 
 
-def _session_problems(transaction: Transaction, session_id: str) -> Iterator[str]:
+def find_problems(transaction: Transaction) -> CheckResult:
+    """Check every session, message by message."""
+    result = CheckResult([], [])
+    try:
+        sessions = transaction.run("SELECT id FROM sessions ORDER BY id")
+    except sqlite3.DatabaseError as error:
+        result.problems.append(f"the list of sessions cannot be read ({error})")
+        return result
+    for (session_id,) in sessions:
+        try:
+            for problem in _session_problems(transaction, session_id, result):
+                result.problems.append(f"session {session_id}: {problem}")
+                if len(result.problems) >= _MAX_PROBLEMS:
+                    return result
+        # SQLite reports a damaged page for each session whose rows are on it.
+        except sqlite3.DatabaseError as error:
+            result.problems.append(f"session {session_id}: a page cannot be read ({error})")
+    return result
+
+
+def _session_problems(
+    transaction: Transaction, session_id: str, result: CheckResult
+) -> Iterator[str]:
+    damages = list(_damages(transaction, session_id, result))
+    if damages:
+        yield from damages
+        return
     try:
         entries = read_history(transaction, session_id)
     except MetisError as error:
@@ -59,6 +94,67 @@ def _session_problems(transaction: Transaction, session_id: str) -> Iterator[str
     messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
     yield from map(str, validate_session(messages))
     yield from _call_problems(transaction, session_id, messages)
+
+
+def _damages(transaction: Transaction, session_id: str, result: CheckResult) -> Iterator[str]:
+    """Yield which stored bytes are not those that were written, and how that shows."""
+    digests = read_digests(transaction, session_id)
+    missing = dict(digests)
+    has_all = True
+    for key, digest, parts in stored_digests(transaction, session_id):
+        expected = missing.pop(key, None)
+        has_all = has_all and expected is not None
+        name = f"entry {key[1:]}" if key.startswith("#") else f"message {key}"
+        cause = next(filter(None, (damage_of_bytes(*part) for part in parts)), None)
+        if cause is None and digest != (digest if expected is None else expected):
+            size = sum(len(part[1]) for part in parts)
+            cause = f"the digest of its {size} bytes is {digest:08x} instead of {expected:08x}"
+        if cause is not None:
+            yield f"{name}: {cause}"
+    for key in sorted(missing):
+        yield f"{f'entry {key[1:]}' if key.startswith('#') else f'message {key}'} is missing"
+    if not has_all:
+        result.without_digests.append(session_id)
+
+
+def add_digests(tables: Tables, *, session_id: str) -> None:
+    """Write digests for what has none, such as messages of an older version."""
+    present = read_digests(tables, session_id)
+    added = {
+        key: digest for key, digest, _ in stored_digests(tables, session_id) if key not in present
+    }
+    keys = list(added)
+    for start in range(0, len(keys), BLOCK):
+        block = {key: added[key] for key in keys[start : start + BLOCK]}
+        tables.change(INSERT_DIGESTS, insert_values(session_id, block))
+
+
+def stored_digests(
+    transaction: Transaction, session_id: str
+) -> Iterator[tuple[str, int, list[tuple[str, bytes]]]]:
+    """Yield key, digest and named bytes of every complete message and every entry."""
+    binary = transaction.binary_text
+    texts: dict[str, bytes] = {}
+    sql = f"SELECT seq, message_id, {binary.format('entry_json')} FROM journal WHERE session_id = ?"  # noqa: S608 - no input
+    for seq, message_id, text in transaction.run(sql, (session_id,)):
+        data = text.encode() if isinstance(text, str) else text
+        if message_id is None:
+            yield entry_key(seq), crc32(data), [("entry", data)]
+        elif data is not None:
+            texts[message_id] = data
+    sql = "SELECT message_id FROM open_messages WHERE session_id = ?"
+    open_ids = {row[0] for row in transaction.run(sql, (session_id,))}
+    columns = f"{binary.format('content_json')}, {binary.format('metadata_json')}"
+    sql = f"SELECT id, role, {columns}, created_at FROM messages WHERE session_id = ?"  # noqa: S608 - no input
+    for message_id, role, content, metadata, created_at in transaction.run(sql, (session_id,)):
+        if message_id in open_ids:
+            continue  # it may still change
+        parts = [
+            (name, text.encode() if isinstance(text, str) else text)
+            for name, text in (("content", content), ("metadata", metadata))
+        ]
+        digest = message_digest(role, parts[0][1], parts[1][1], created_at, texts.get(message_id))
+        yield message_id, digest, parts
 
 
 def _journal_problems(
@@ -282,14 +378,17 @@ def delete_expired(tables: Tables, policy: Policy, sweep: Sweep) -> None:
 
 def _drop_raw_part(tables: Tables, eviction: Eviction) -> None:
     """Drop the raw part of a message; its meaning and its equality do not change."""
-    sql = "SELECT metadata_json FROM messages WHERE id = ?"
-    for (metadata,) in tables.run(sql, (eviction.message_id,)):
+    sql = "SELECT role, content_json, metadata_json, created_at FROM messages WHERE id = ?"
+    for role, content, metadata, created_at in tables.run(sql, (eviction.message_id,)):
         fields = _split_object(metadata)
         if fields.pop(RAW_FIELD, None) is None:
             continue
         text = _write_json(fields).decode()
         update = "UPDATE messages SET metadata_json = ? WHERE id = ?"
         tables.change(update, (text, eviction.message_id))
+        # Only messages without full JSON are evicted, so the columns are all that counts.
+        digest = message_digest(role, content.encode(), text.encode(), created_at)
+        tables.replace_digests(eviction.session_id, {eviction.message_id: digest})
         log.info(
             "message %s: %d raw bytes were dropped",
             eviction.message_id,

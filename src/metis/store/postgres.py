@@ -111,6 +111,8 @@ def translate_errors(name: str) -> Generator[None]:
 class PostgresTransaction:
     """A connection inside a transaction."""
 
+    binary_text = "{}"
+
     def __init__(self, connection: "Connection[TupleRow]") -> None:
         self._connection = connection
 

@@ -29,6 +29,7 @@ MessageRow = tuple[str, str, str, str, str, int, int]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S = 86_400
 _MICROSECONDS = 1_000_000
+_EMPTY_SIZE = len("{}")
 _ROLES = {role.value: role for role in Role}
 _read_content = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
 _read_metadata = msgspec.json.Decoder(MessageMetadata).decode
@@ -132,7 +133,7 @@ def from_row(row: Sequence[Any], full_json: str | bytes | None = None) -> Messag
                 content=_read_content(content),
                 created_at=EPOCH + timedelta(microseconds=created_at),
                 id=message_id,
-                metadata=NO_METADATA if metadata == "{}" else _read_metadata(metadata),
+                metadata=NO_METADATA if len(metadata) == _EMPTY_SIZE else _read_metadata(metadata),
                 role=_ROLES.get(role) or Role(role),
                 session_id=session_id,
             )
@@ -141,16 +142,20 @@ def from_row(row: Sequence[Any], full_json: str | bytes | None = None) -> Messag
     return decode_trusted(
         _write_json(
             {
-                "content": Raw(content.encode()),
+                "content": Raw(_as_bytes(content)),
                 "created_at": from_microseconds(created_at),
                 "id": message_id,
-                "metadata": Raw(metadata.encode()),
+                "metadata": Raw(_as_bytes(metadata)),
                 "role": role,
                 "schema_version": version,
                 "session_id": session_id,
             }
         )
     )
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
 
 
 def session_row(record: SessionRecord) -> tuple[Any, ...]:

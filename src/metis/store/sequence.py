@@ -7,21 +7,25 @@ A reader of the end of a long session can therefore start behind any journal row
 it has a later time than everything before, or has a journal row itself.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from zlib import crc32
 
+from metis.canonical.errors import DecodeError
 from metis.canonical.message import Message
 from metis.store.database import Rows, Transaction
+from metis.store.digests import damaged, digests_of_rows, entry_key, read_digests
 from metis.store.records import from_row, to_microseconds
 from metis.store.tables import BEFORE_ANY_TIME, INSERT_JOURNAL, Tables
 
-_COLUMNS = "id, session_id, role, content_json, metadata_json, created_at, schema_version"
-_MESSAGES = (
-    f"SELECT {_COLUMNS} FROM messages "  # noqa: S608 - no input
-    "WHERE session_id = ? AND created_at > ? ORDER BY created_at"
-)
-_MESSAGE = f"SELECT {_COLUMNS} FROM messages WHERE id = ? AND session_id = ?"  # noqa: S608 - no input
+_COLUMNS = "id, session_id, role, {}, {}, created_at, schema_version"
+_AFTER = "session_id = ? AND created_at > ? ORDER BY created_at"
+_ONE = "id = ? AND session_id = ?"
+# What a row may raise whose bytes are not those that were written.
+_DAMAGE = (DecodeError, ValueError, TypeError, AttributeError, OverflowError)
 _JOURNAL = (
     "SELECT seq, message_id, entry_json FROM journal WHERE session_id = ? AND seq > ? ORDER BY seq"
 )
@@ -29,6 +33,7 @@ _MARK = (
     "SELECT seq, latest_at FROM journal WHERE session_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 )
 _COUNT_AFTER = "SELECT count(*) FROM messages WHERE session_id = ? AND created_at > ?"
+_CHUNK = 64
 _MAX_SEQ = (1 << 62) - 1
 _by_id = attrgetter("id")
 
@@ -81,18 +86,99 @@ def read_slice(
 ) -> HistorySlice:
     """Read what follows a mark, or everything."""
     journal = transaction.run(_JOURNAL, (session_id, start.seq))
-    rows = transaction.stream(_MESSAGES, (session_id, start.latest_at))
-    full_texts = _full_texts(journal)
-    if full_texts:
-        messages = [from_row(row, full_texts.get(row[0])) for row in rows]
-    else:
-        messages = [from_row(row) for row in rows]
+    select, values = _select(transaction.binary_text, _AFTER), (session_id, start.latest_at)
+    rows: Iterable[Any]
     if start.seq:
+        rows = transaction.run(select, values)
         # Messages with an early time come after the mark only by their journal row.
-        read_ids = {message.id for message in messages}
-        messages += _backdated_messages(transaction, session_id, journal, read_ids)
+        rows += _backdated_rows(transaction, session_id, journal, {row[0] for row in rows})
+        digests = read_digests(transaction, session_id, len(rows) + len(journal))
+    else:
+        digests = read_digests(transaction, session_id)
+        rows = transaction.stream(select, values)
+    full_texts = _full_texts(journal)
+    messages: list[Message] = []
+    # Some rows at a time: the bytes of a long session would not stay in the cache of the processor
+    # between checksum and decoder, which takes a fifth longer.
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, _CHUNK)):
+        if digests:
+            _check_rows(session_id, chunk, full_texts, digests)
+        messages += _messages(session_id, chunk, full_texts)
+    if digests:
+        _check_entries(session_id, journal, digests)
+        if not start.seq:
+            _check_completeness(session_id, messages, journal, digests)
     messages.sort(key=_by_id)
     return HistorySlice(start, messages, journal)
+
+
+@cache
+def _select(binary_text: str, where: str) -> str:
+    columns = _COLUMNS.format(
+        binary_text.format("content_json"), binary_text.format("metadata_json")
+    )
+    return f"SELECT {columns} FROM messages WHERE {where}"  # noqa: S608 - no input
+
+
+def _check_rows(
+    session_id: str, rows: Rows, full_texts: Mapping[str, str], digests: Mapping[str, int]
+) -> None:
+    """Notice rows that are not what was written."""
+    expected = [digests.get(row[0]) for row in rows]
+    try:
+        actual = digests_of_rows(rows, full_texts)
+    except _DAMAGE:  # a column is not even of its type; find out of which message
+        actual = [_digest_or_none(row, full_texts) for row in rows]
+    if actual == expected:
+        return
+    for row, digest, expected_digest in zip(rows, actual, expected, strict=True):
+        if expected_digest is not None and digest != expected_digest:
+            text = f"message {row[0]} is not what was written (its digest differs)"
+            raise damaged(session_id, text)
+
+
+def _digest_or_none(row: tuple[Any, ...], full_texts: Mapping[str, str]) -> int | None:
+    try:
+        return digests_of_rows([row], full_texts)[0]
+    except _DAMAGE:
+        return None
+
+
+def _messages(session_id: str, rows: Rows, full_texts: Mapping[str, str]) -> list[Message]:
+    try:
+        if full_texts:
+            return [from_row(row, full_texts.get(row[0])) for row in rows]
+        return [from_row(row) for row in rows]
+    except _DAMAGE:
+        for row in rows:
+            try:
+                from_row(row, full_texts.get(row[0]))
+            except _DAMAGE as error:
+                raise damaged(session_id, f"message {row[0]} cannot be read ({error})") from None
+        raise
+
+
+def _check_entries(session_id: str, journal: Rows, digests: Mapping[str, int]) -> None:
+    for seq, message_id, text in journal:
+        if message_id is None:
+            expected = digests.get(entry_key(seq))
+            if expected is not None and crc32(text.encode()) != expected:
+                problem = f"entry {seq} is not what was written (its digest differs)"
+                raise damaged(session_id, problem)
+
+
+def _check_completeness(
+    session_id: str, messages: list[Message], journal: Rows, digests: Mapping[str, int]
+) -> None:
+    """Notice messages and entries that were stored and that no query returns any more."""
+    present = {message.id for message in messages}
+    present.update(entry_key(row[0]) for row in journal if row[1] is None)
+    missing = sorted(digests.keys() - present)
+    if missing:
+        kind = "entry" if missing[0].startswith("#") else "message"
+        text = f"{kind} {missing[0].removeprefix('#')} is missing ({len(missing)} in all)"
+        raise damaged(session_id, text)
 
 
 def _full_texts(journal: Rows) -> dict[str, str]:
@@ -100,13 +186,13 @@ def _full_texts(journal: Rows) -> dict[str, str]:
     return {row[1]: row[2] for row in journal if row[1] is not None and row[2] is not None}
 
 
-def _backdated_messages(
-    transaction: Transaction, session_id: str, journal: Rows, read_ids: Container[str]
-) -> Iterator[Message]:
-    for _, message_id, full_json in journal:
+def _backdated_rows(
+    transaction: Transaction, session_id: str, journal: Rows, read_ids: set[str]
+) -> Iterator[tuple[Any, ...]]:
+    select = _select(transaction.binary_text, _ONE)
+    for _, message_id, _ in journal:
         if message_id is not None and message_id not in read_ids:
-            for row in transaction.run(_MESSAGE, (message_id, session_id)):
-                yield from_row(row, full_json)
+            yield from transaction.run(select, (message_id, session_id))
 
 
 def read_newest_slice(

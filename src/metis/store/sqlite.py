@@ -68,6 +68,9 @@ def _multi_row_insert(sql: str) -> str | None:
 class SqliteTransaction:
     """A connection inside a transaction."""
 
+    # Decoders and checksums read bytes; a text would be validated, copied and encoded before.
+    binary_text = "CAST({} AS BLOB)"
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._cursor = connection.cursor()

@@ -45,7 +45,7 @@ _ERRORS: dict[int, tuple[type[StoreError], str, str]] = {
     sqlite3.SQLITE_CORRUPT: (
         StoreCorruptError,
         "the file is damaged",
-        "restore a backup; `metis store check` shows what can still be read",
+        "restore a backup, or save what can be read into a new file with `metis store repair`",
     ),
     sqlite3.SQLITE_NOTADB: (
         ForeignStoreError,
@@ -68,6 +68,7 @@ _TABLES = (
     "messages",
     "tool_calls",
     "journal",
+    "digests",
     "message_parents",
     "bookmarks",
     "tool_id_map",
@@ -82,6 +83,9 @@ _COPY_BATCH = 1000
 def store_error(error: sqlite3.Error, name: str) -> StoreError:
     """Return our error for one of SQLite, with a hint what to do about it."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+    # The driver, not SQLite, refuses bytes that are no text, and gives no code.
+    if not code and "decode to UTF-8" in str(error):
+        code = sqlite3.SQLITE_CORRUPT
     unknown = (StoreError, "SQLite failed", "report this with the output of METIS_DEBUG=1")
     kind, text, hint = _ERRORS.get(code, unknown)
     return kind(f"{name}: {text} ({error})", hint=hint)

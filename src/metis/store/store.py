@@ -8,7 +8,9 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -19,6 +21,7 @@ from metis.canonical.errors import (
     DuplicateSessionError,
     InvalidValueError,
     StoreError,
+    StoreReadOnlyError,
     StoreUnavailableError,
     UnknownSessionError,
 )
@@ -33,6 +36,7 @@ from metis.store.private_files import home_directory
 from metis.store.queries import Overview
 from metis.store.records import (
     EVENT_COLUMNS,
+    SESSION_COLUMNS,
     EventRecord,
     Match,
     SessionRecord,
@@ -167,6 +171,13 @@ class Store:
             return record
 
         return await self._write(FunctionJob(write))
+
+    async def restore_session(self, record: SessionRecord) -> None:
+        """Write the row of a session as it was, over the one that is there; for repairs."""
+        columns = [name.strip() for name in SESSION_COLUMNS.split(",")][1:]
+        changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
+        sql = f"{transfer.INSERT_SESSION} ON CONFLICT (id) DO UPDATE SET {changes}"
+        await self._write(FunctionJob(lambda tables: tables.change(sql, session_row(record))))
 
     async def set_routing_policy(self, session_id: str, policy: Any) -> None:
         """Store a snapshot of the policy under which models are chosen from now on."""
@@ -328,7 +339,13 @@ class Store:
         """Delete a session with everything in it."""
         # Raises for an unknown session; deleting nothing would look like success.
         await self.session(session_id)
-        await self._in_thread(lambda: self._database.erase([session_id]))
+        await self._erase([session_id])
+
+    async def _erase(self, session_ids: Sequence[str]) -> None:
+        # A session of the same id may be imported again; old digests must not be written to it.
+        if self._has_written:
+            await self._write(FunctionJob(lambda tables: tables.forget_digests(session_ids)))
+        await self._in_thread(lambda: self._database.erase(session_ids))
 
     async def purge(self) -> None:
         """Give back the space of deleted rows, so that none of them is left on the disk."""
@@ -340,7 +357,7 @@ class Store:
         """Delete what a policy no longer keeps; a dry run only returns what that would be."""
         plan = await self._read(lambda t: maintenance.plan_sweep(t, policy, is_dry_run=is_dry_run))
         if not is_dry_run:
-            await self._in_thread(lambda: self._database.erase(plan.sessions))
+            await self._erase(plan.sessions)
             await self._write(
                 FunctionJob(lambda tables: maintenance.delete_expired(tables, policy, plan))
             )
@@ -357,9 +374,22 @@ class Store:
         await self._in_thread(lambda: self._database.backup(Path(target)))
 
     async def check(self) -> list[str]:
-        """Return what is wrong with the database, messages or calls; empty if nothing is."""
+        """Return what is wrong with the database, messages or calls; empty if nothing is.
+
+        Messages without a digest, such as those of an older version, get one if nothing is wrong.
+        """
         problems = await self._in_thread(self._database.check)
-        return problems or await self._read(maintenance.find_problems)
+        try:
+            result = await self._read(maintenance.find_problems)
+        except StoreError as error:
+            return problems or [str(error)]
+        problems += result.problems
+        if not problems:
+            with suppress(StoreReadOnlyError):
+                for session_id in result.without_digests:
+                    job = FunctionJob(partial(maintenance.add_digests, session_id=session_id))
+                    await self._write(job)
+        return problems
 
     @renamed_parameters(words="query")
     async def search(

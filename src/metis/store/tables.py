@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from metis.canonical.errors import UnknownSessionError
 from metis.store.database import Database, Rows, Transaction
+from metis.store.digests import BLOCK, insert_values
+from metis.store.digests import INSERT as INSERT_DIGESTS
 
 _MAX_HEADS = 10_000
 TOUCH_INTERVAL_US = 1_000_000
@@ -100,6 +102,11 @@ class Tables:
         self.ids: list[Sequence[Any]] = []
         self.parents: list[Sequence[Any]] = []
         self.bookmarks: list[Sequence[Any]] = []
+        self.digests: list[tuple[str, str, int]] = []
+        """Session, message id or entry key, and digest of what this transaction writes."""
+        # What earlier transactions wrote, by session, until a row with it is committed.
+        self._pending_digests: dict[str, dict[str, int]] = {}
+        self._written_digests: dict[str, dict[str, int]] = {}
         self._touched: dict[str, int] = {}
         self._inserts = (
             (_MESSAGES, self.messages),
@@ -114,6 +121,9 @@ class Tables:
     def begin(self, transaction: Transaction, jobs: Sequence[WritesSessions]) -> None:
         """Start a transaction and load the heads of the sessions that jobs write to."""
         self._transaction = transaction
+        self._written_digests.clear()
+        if self.digests:
+            self._collect_digests()
         self.now_us = time.time_ns() // 1000
         # After a write of another process the cached heads would assign numbers twice.
         if self._database.has_changed(transaction) or len(self.heads) > _MAX_HEADS:
@@ -129,6 +139,11 @@ class Tables:
         self.heads.clear()
         self._touched.clear()
         self.results.clear()
+        self.digests.clear()
+        for session_id, digests in self._written_digests.items():
+            digests.update(self._pending_digests.get(session_id, {}))
+            self._pending_digests[session_id] = digests
+        self._written_digests.clear()
         for _, rows in self._inserts:
             rows.clear()
 
@@ -171,6 +186,53 @@ class Tables:
         """Note when a session changed last, to the second."""
         if self.now_us - head.touched_us >= TOUCH_INTERVAL_US:
             head.touched_us = self._touched[session_id] = self.now_us
+
+    def _collect_digests(self) -> None:
+        """Take over the digests of the transaction before, and write those that are many enough."""
+        pending = self._pending_digests
+        full: list[str] = []
+        for session_id, key, digest in self.digests:
+            digests = pending.get(session_id)
+            if digests is None:
+                digests = pending[session_id] = {}
+            digests[key] = digest
+            if len(digests) == BLOCK:
+                full.append(session_id)
+        self.digests.clear()
+        if full:
+            self._write_digests(full)
+
+    def _write_digests(self, session_ids: Iterable[str]) -> None:
+        rows: list[Sequence[Any]] = []
+        for session_id in session_ids:
+            digests = self._pending_digests.pop(session_id)
+            self._written_digests[session_id] = digests
+            rows.append(insert_values(session_id, digests))
+        if rows:
+            self._transaction.change_many(INSERT_DIGESTS, rows)
+
+    def write_digests(self) -> None:
+        """Write every digest that has no row yet."""
+        self._write_digests(list(self._pending_digests))
+
+    def forget_digests(self, session_ids: Iterable[str]) -> None:
+        """Drop what is in memory about sessions that are deleted next."""
+        for session_id in session_ids:
+            self._pending_digests.pop(session_id, None)
+
+    @property
+    def has_pending_digests(self) -> bool:
+        """Whether something was stored whose digest is in memory only."""
+        return bool(self.digests or self._pending_digests)
+
+    def replace_digests(self, session_id: str, digests: dict[str, int]) -> None:
+        """Write the digests of rewritten messages, in the transaction that rewrites them."""
+        self.change(INSERT_DIGESTS, insert_values(session_id, digests, is_rewrite=True))
+
+    @property
+    def binary_text(self) -> str:
+        """How SQL selects a text column as bytes."""
+        return self._transaction.binary_text
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         """Write the buffers, then run one statement and return its rows."""

@@ -27,6 +27,7 @@ _UPKEEP_COMMITS = 128
 # So many commits of single jobs may follow one another before a caller yields again: other tasks
 # must get a chance to join the batch.
 _MAX_SOLO_COMMITS = 32
+_DIGESTS_S = 2.0
 
 
 class WriteJob:
@@ -87,6 +88,7 @@ class Writer:
         self._was_solo = False
         self._solo_commits = 0
         self._jobs_in_thread = 0
+        self._digest_timer: asyncio.TimerHandle | None = None
 
     async def submit(self, job: WriteJob) -> Any:
         """Run a job and return its result once it is durable."""
@@ -107,7 +109,19 @@ class Writer:
                 await job.future
         if job.error is not None:
             raise job.error
+        if self._digest_timer is None:
+            loop = asyncio.get_running_loop()
+            self._digest_timer = loop.call_later(_DIGESTS_S, self._write_digests)
         return job.result
+
+    def _write_digests(self) -> None:
+        """Let the thread write the digests that are in memory; called by a timer."""
+        self._digest_timer = None
+        if not self._is_closed and self._tables.has_pending_digests:
+            job = FunctionJob(Tables.write_digests)
+            job.future = asyncio.get_running_loop().create_future()
+            self._jobs_in_thread += 1
+            self._hand_over([job])
 
     def _commit_solo(self, job: WriteJob) -> bool:
         """Commit one job without yielding; False if others wait or it is not small."""
@@ -134,12 +148,16 @@ class Writer:
     def close(self) -> None:
         """Write what is queued, then stop."""
         self._is_closed = True
+        if self._digest_timer is not None:
+            self._digest_timer.cancel()
         if self._thread is not None:
             self._batches.put(None)
             self._thread.join()
         if self._pending:
             self._commit(self._pending)
             self._pending = []
+        if self._tables.has_pending_digests:
+            self.run(FunctionJob(Tables.write_digests))
 
     def _commit_pending(self) -> None:
         """Commit the queued jobs: here if that is fast, else in the thread."""
@@ -241,6 +259,8 @@ class Writer:
 
     def _run_separately(self, batch: Sequence[WriteJob], error: Exception) -> None:
         """Give each job of a failed batch a transaction of its own."""
+        # A commit that failed has left the buffers of its transaction behind.
+        self._tables.reset()
         if len(batch) == 1:
             batch[0].finish(None, self._explain(batch[0], error))
             return

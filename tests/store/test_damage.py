@@ -1,0 +1,320 @@
+"""Damage on the disk is noticed, named, and costs no more than what was damaged."""
+
+import asyncio
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import NOW, assistant, call, tool, tool_id, ulid, user
+from metis.canonical import MessageStatus
+from metis.canonical.errors import (
+    InvalidMessageError,
+    StoreCorruptError,
+    StoreError,
+    StoreUnavailableError,
+)
+from metis.store import Policy, Store, repair
+from metis.store import open as open_store
+from metis.store.digests import BLOCK, read_digests
+from metis.store.entries import CompactionEntry, SwapEntry
+from metis.store.salvage import DamagedFile
+from metis.store.sqlite import SqliteTransaction
+
+SESSION = "sess_42"
+
+
+async def fill(store: Store, count: int) -> None:
+    """A session of prompts, calls, results and other entries."""
+    await store.create_session(SESSION, workspace_path="/w", active_model="a:b")
+    number = 0
+    for turn in range(count):
+        number += 1
+        await store.append(user(f"prompt {turn} " + "é" * (turn % 7) * 300, id=ulid(number)))
+        number += 1
+        await store.append(assistant(call("a", tool_id(turn)), id=ulid(number)))
+        number += 1
+        await store.append(tool(f"result {turn}", answers=tool_id(turn), id=ulid(number)))
+        if turn % 10 == 0:
+            number += 1
+            head: dict[str, Any] = {"session_id": SESSION, "created_at": NOW}
+            await store.record(SwapEntry(id=ulid(number), **head, to_model=f"a:{turn}"))
+
+
+def make(url: str, count: int = 100) -> None:
+    async def write() -> None:
+        async with open_store(url) as store:
+            await fill(store, count)
+
+    asyncio.run(write())
+
+
+def change_bytes(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert data.count(old) == 1, data.count(old)
+    assert len(old) == len(new)
+    path.write_bytes(data.replace(old, new))
+
+
+async def problems_of(url: str) -> list[str]:
+    async with open_store(url) as store:
+        return await store.check()
+
+
+def test_a_changed_byte_of_a_message_is_noticed_and_named(tmp_path: Path, sqlite_url: str) -> None:
+    make(sqlite_url)
+    change_bytes(tmp_path / "metis.db", b"prompt 57 ", b"prompt 67 ")
+
+    async def use() -> None:
+        async with open_store(sqlite_url) as store:
+            with pytest.raises(StoreCorruptError, match="digest differs") as result:
+                await store.messages(SESSION)
+            assert SESSION in str(result.value)
+            assert "metis store repair" in result.value.hint
+            with pytest.raises(StoreCorruptError):
+                await store.export(SESSION)
+            damaged = result.value.text.split("message ")[1].split()[0]
+            problems = await store.check()
+            assert len(problems) == 1
+            assert problems[0].startswith(f"session {SESSION}: message {damaged}: the digest of")
+
+    asyncio.run(use())
+
+
+def test_an_entry_and_the_newest_messages_are_checked_as_well(
+    tmp_path: Path, sqlite_url: str
+) -> None:
+    async def write() -> None:
+        async with open_store(sqlite_url) as store:
+            await fill(store, 80)
+            head: dict[str, Any] = {"session_id": SESSION, "created_at": NOW}
+            await store.record(CompactionEntry(id=ulid(900), **head, summary="the owls flew"))
+            await store.append(user("the last words", id=ulid(901)))
+
+    async def read() -> None:
+        async with open_store(sqlite_url) as store:
+            with pytest.raises(StoreCorruptError, match=ulid(901)):
+                await store.messages(SESSION, newest=2)
+            assert len(await store.check()) == 2
+
+    async def read_entry() -> None:
+        async with open_store(sqlite_url) as store:
+            with pytest.raises(StoreCorruptError, match="entry 249"):
+                await store.history(SESSION)
+
+    asyncio.run(write())
+    change_bytes(tmp_path / "metis.db", b"the owls flew", b"the owls fled")
+    asyncio.run(read_entry())
+    change_bytes(tmp_path / "metis.db", b"the last words", b"the lost words")
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "cause"),
+    [
+        ("content_json", b'[{"text":"\xff","type":"text"}]', "byte 10 of 28 is not UTF-8 (0xff)"),
+        ("content_json", b'[{"text":"a"', "content: Input data was truncated"),
+        ("metadata_json", b"{nothing}", "metadata: JSON is malformed"),
+        ("created_at", 5, "digest of its"),
+        ("role", "assistant", "digest of its"),
+    ],
+)
+def test_the_cause_of_damage_is_named(
+    tmp_path: Path, sqlite_url: str, column: str, value: object, cause: str
+) -> None:
+    make(sqlite_url, 3)
+    with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
+        cast = "CAST(? AS TEXT)" if isinstance(value, bytes) else "?"
+        sql = f"UPDATE messages SET {column} = {cast} WHERE id = ?"  # noqa: S608 - a list of ours
+        database.execute(sql, (value, ulid(1)))
+        database.commit()
+    problems = asyncio.run(problems_of(sqlite_url))
+    assert any(ulid(1) in line and cause in line for line in problems), problems
+
+    async def read() -> None:
+        async with open_store(sqlite_url) as store:
+            with pytest.raises(StoreCorruptError, match=ulid(1)):
+                await store.messages(SESSION)
+
+    asyncio.run(read())
+
+
+def test_a_message_that_disappears_is_missed(tmp_path: Path, sqlite_url: str) -> None:
+    make(sqlite_url, 3)
+    with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
+        database.execute("DELETE FROM messages WHERE id = ?", (ulid(1),))
+        database.commit()
+    problems = asyncio.run(problems_of(sqlite_url))
+    assert f"session {SESSION}: message {ulid(1)} is missing" in problems
+
+
+def digests_of(path: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(path)) as database:
+        return read_digests(SqliteTransaction(database), SESSION)
+
+
+def test_messages_of_an_older_version_get_digests_by_a_check(
+    tmp_path: Path, sqlite_url: str
+) -> None:
+    make(sqlite_url, BLOCK)
+    before = digests_of(tmp_path / "metis.db")
+    assert len(before) == 3 * BLOCK + 8 - 1  # seven entries beside the messages
+    with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
+        database.execute("DELETE FROM digests")
+        database.commit()
+    assert asyncio.run(problems_of(sqlite_url)) == []
+    assert digests_of(tmp_path / "metis.db") == before
+    change_bytes(tmp_path / "metis.db", b"prompt 57 ", b"prompt 67 ")
+    assert len(asyncio.run(problems_of(sqlite_url))) == 1
+
+
+@pytest.mark.anyio
+async def test_rewritten_messages_have_the_digest_of_what_they_became(store: Store) -> None:
+    await store.create_session(SESSION)
+    raw = {"raw": "x" * 1000}
+    whole = assistant("whole", id=ulid(1))
+    await store.append(replace(whole, metadata=replace(whole.metadata, provider_raw=raw)))
+    part = assistant("par", id=ulid(2))
+    await store.append(replace(part, metadata=replace(part.metadata, status=MessageStatus.PARTIAL)))
+    await store.save(assistant("partly", id=ulid(2)))
+    await store.sweep(Policy(raw_bytes=100), is_dry_run=False)
+    assert await store.check() == []
+    assert [message.id for message in await store.messages(SESSION)] == [ulid(1), ulid(2)]
+
+
+@pytest.mark.anyio
+async def test_a_deleted_session_leaves_no_digests_to_its_successor(store: Store) -> None:
+    await fill(store, 3)
+    lines = await store.export(SESSION)
+    await store.delete(SESSION)
+    await store.import_lines(lines[:4])
+    await store.close()
+
+
+def test_a_failed_append_has_no_digest(tmp_path: Path, sqlite_url: str) -> None:
+    async def write() -> None:
+        async with open_store(sqlite_url) as store:
+            await fill(store, 2)
+            with pytest.raises(InvalidMessageError):
+                await store.append(tool("1", answers=tool_id(99), id=ulid(500)))
+            await store.append(user("next", id=ulid(501)))
+
+    asyncio.run(write())
+    digests = digests_of(tmp_path / "metis.db")
+    assert ulid(501) in digests
+    assert ulid(500) not in digests
+    assert asyncio.run(problems_of(sqlite_url)) == []
+
+
+# Repair
+
+
+async def saved(path: Path) -> dict[str, bytes]:
+    async with open_store(f"sqlite:///{path}") as store:
+        assert await store.check() == []
+        lines: dict[str, bytes] = {}
+        for record in await store.sessions():
+            for entry in await store.history(record.id):
+                lines[entry.id] = repr(replace(entry, seq=0)).encode()
+        return lines
+
+
+def test_a_whole_store_is_saved_as_it_is(tmp_path: Path, sqlite_url: str) -> None:
+    make(sqlite_url, 30)
+    report = asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
+    assert report.lost == ()
+    assert (report.session_count, report.message_count) == (1, 90)
+
+    async def export(url: str) -> list[bytes]:
+        async with open_store(url) as store:
+            return await store.export(SESSION)
+
+    new = f"sqlite:///{tmp_path / 'new.db'}"
+    assert asyncio.run(export(new)) == asyncio.run(export(sqlite_url))
+    with pytest.raises(StoreUnavailableError, match="exists already"):
+        asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
+    assert tmp_path.joinpath("new.db").stat().st_mode & 0o077 == 0
+
+
+def test_deleted_sessions_stay_deleted(tmp_path: Path, sqlite_url: str) -> None:
+    async def write() -> None:
+        async with open_store(sqlite_url) as store:
+            await fill(store, 100)
+            await store.create_session("sess_43")
+            await store.append(replace(user("stays", id=ulid(9999)), session_id="sess_43"))
+            await store.delete(SESSION)
+
+    asyncio.run(write())
+    report = asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
+    assert (report.session_count, report.message_count) == (1, 1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_damage_costs_what_it_hits(tmp_path: Path, sqlite_url: str, seed: int) -> None:
+    make(sqlite_url, 60)
+    whole = asyncio.run(saved(tmp_path / "metis.db"))
+    path = tmp_path / "metis.db"
+    data = bytearray(path.read_bytes())
+    chance = random.Random(seed)  # noqa: S311 - a test
+    pages: set[int] = set()
+    for _ in range(1 + seed):
+        place = chance.randrange(len(data))
+        pages.add(place // 4096)
+        # Single bytes and whole runs, in headers, pointers and texts.
+        for offset in range(chance.choice((1, 1, 8, 300))):
+            if place + offset < len(data):
+                data[place + offset] ^= chance.randrange(1, 256)
+                pages.add((place + offset) // 4096)
+    path.write_bytes(data)
+    report = asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
+    assert path.read_bytes() == data, "the damaged file is only read"
+    rest = asyncio.run(saved(tmp_path / "new.db"))
+    # Nothing changed and nothing new: what is there is what was written. A crash notice may be
+    # added for calls whose result was lost.
+    changed = [name for name in rest if name in whole and rest[name] != whole[name]]
+    assert not changed
+    lost = whole.keys() - rest.keys()
+    for name in lost:
+        assert any(name in line or "entry" in line or "page" in line for line in report.lost), name
+    # A page holds at most some dozens of rows; a lost call takes its result with it.
+    assert len(lost) <= 60 * len(pages)
+
+
+def test_a_file_without_its_first_page_is_saved(tmp_path: Path, sqlite_url: str) -> None:
+    make(sqlite_url, 60)
+    whole = asyncio.run(saved(tmp_path / "metis.db"))
+    path = tmp_path / "metis.db"
+    path.write_bytes(b"\xff" * 4096 + path.read_bytes()[4096:])
+    with pytest.raises(StoreError):
+        open_store(sqlite_url)
+    asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
+    assert asyncio.run(saved(tmp_path / "new.db")) == whole
+
+
+def test_what_only_the_log_holds_is_saved(tmp_path: Path, sqlite_url: str) -> None:
+    copy = tmp_path / "copy.db"
+
+    async def crash() -> None:
+        async with open_store(sqlite_url) as store:
+            await fill(store, 5)
+            for suffix in ("", "-wal"):
+                shutil.copyfile(f"{tmp_path / 'metis.db'}{suffix}", f"{copy}{suffix}")
+
+    asyncio.run(crash())
+    report = asyncio.run(repair(f"sqlite:///{copy}", tmp_path / "new.db"))
+    assert report.message_count == 15
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4096, 5000])
+def test_any_bytes_are_read_without_an_error(size: int) -> None:
+    chance = random.Random(size)  # noqa: S311 - a test
+    for _ in range(300):
+        head = chance.choice((b"", b"SQLite format 3\x00"))
+        kind = bytes([chance.choice((2, 10, 13, 0))])
+        data = (head + kind + chance.randbytes(size))[:size]
+        list(DamagedFile(data).rows())
