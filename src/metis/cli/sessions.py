@@ -134,10 +134,10 @@ def repair_store(url: str | None, target: Path) -> int:
     """Save the rest of a damaged store; print what is lost."""
     report = asyncio.run(repair(url or default_url(os.environ), target))
     for line in report.lost:
-        click.echo(escape_controls(line))
+        echo(line)
     saved = f"{count(report.message_count, 'message')} of {count(report.session_count, 'session')}"
-    click.echo(f"Saved {saved} to {target}; {count(len(report.lost), 'part')} lost", err=True)
-    click.echo(f"Use it with --store sqlite:///{target.absolute()}", err=True)
+    echo(f"Saved {saved} to {target}; {count(len(report.lost), 'part')} lost", err=True)
+    echo(f"Use it with --store sqlite:///{target.absolute()}", err=True)
     return 0
 
 

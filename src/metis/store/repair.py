@@ -159,7 +159,9 @@ def _sort_row(values: tuple[Value, ...], result: _Salvaged) -> None:
         digests = _read_digests(_text(values[2]))
         _session(result, _text(values[0])).digests[_integer(values[1])] = digests
     elif _fits(values, _EVENT):
-        texts: list[Any] = [value if isinstance(value, int | None) else _text(value) for value in values]
+        texts: list[Any] = [
+            value if isinstance(value, int | None) else _text(value) for value in values
+        ]
         names = EventRecord.__struct_fields__
         result.events.append(EventRecord(**dict(zip(names, texts, strict=True))))
     elif _fits(values, _PRICES) and _text(values[1]).startswith("{"):
