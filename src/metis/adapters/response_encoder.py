@@ -11,6 +11,7 @@ from metis.adapters.hosts import PROVIDERS
 from metis.adapters.profile import Profile
 from metis.canonical.blocks import (
     ArtifactBlock,
+    Citation,
     ContentBlock,
     OpaqueBlock,
     RedactedThinkingBlock,
@@ -21,7 +22,14 @@ from metis.canonical.blocks import (
 from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason
 from metis.projection import Loss, are_identical
-from metis.streaming import BlockAdded, MessageComplete, MessageStart, StreamEvent, ToolUseEnd
+from metis.streaming import (
+    BlockAdded,
+    MessageComplete,
+    MessageStart,
+    StreamEvent,
+    TextDelta,
+    ToolUseEnd,
+)
 from metis.wire.codec import StreamEncoder
 from metis.wire.original_form import has_foreign_form, without_original_form
 
@@ -89,6 +97,7 @@ class _Response:
         self._is_native = provider == profile.name
         issuer = PROVIDERS.get(provider)
         self._is_same_protocol = issuer is not None and issuer.protocol == profile.protocol
+        self._is_own = provider == profile.name
         self.losses: list[Loss] = []
 
     def blocks(self, content: tuple[ContentBlock, ...]) -> Iterator[ContentBlock]:
@@ -142,14 +151,23 @@ class _Response:
 
     def text(self, block: TextBlock, path: str) -> TextBlock:
         """Return a text with the citations that the protocol can express; others are lost."""
-        if not block.citations or self._is_same_protocol:
-            return block
+        citations = self.citations(block.citations, path)
+        return block if citations is block.citations else replace(block, citations=citations)
+
+    def citations(
+        self, citations: tuple[Citation, ...], path: str, first: int = 0
+    ) -> tuple[Citation, ...]:
+        """Return those citations that the protocol can express, the first at an index; or lose."""
+        # Where texts have no citations, a response of the provider itself holds them elsewhere.
+        is_native = self._is_same_protocol and (self._codec.stream_citations != "none")
+        if not citations or is_native or self._is_own:
+            return citations
         encode = self._codec.encode_citation
-        citations = [replace(citation, raw=encode(citation)) for citation in block.citations]
-        for index, citation in enumerate(citations):
+        mapped = [replace(citation, raw=encode(citation)) for citation in citations]
+        for index, citation in enumerate(mapped, first):
             if citation.raw is None:
                 self.lose_citation(f"{path}.citations[{index}]", f"have no {citation.kind}")
-        return replace(block, citations=tuple(one for one in citations if one.raw is not None))
+        return tuple(citation for citation in mapped if citation.raw is not None)
 
     def lose_citation(self, path: str, why: str) -> None:
         """Record a citation that does not reach the client."""
@@ -184,6 +202,9 @@ class ClientStreamEncoder:
         """The provider of the response, if the stream names it."""
         self._dropped_count = 0
         self._logged_count = 0
+        self._citations = CODECS[profile.protocol].stream_citations
+        self._live_citations: dict[int, int] = {}
+        """How many citations of a text, by its index, came while the text was written."""
 
     @property
     def losses(self) -> list[Loss]:
@@ -192,6 +213,8 @@ class ClientStreamEncoder:
 
     def encode(self, event: StreamEvent) -> bytes:
         """Return the bytes for one event."""
+        if type(event) is TextDelta and event.citations:
+            event = self._cited(event)
         if type(event) not in _CHECKED_EVENTS:
             return self._encode(self._renumbered(event) if self._dropped_count else event)
         encoded = self._checked(event)
@@ -267,26 +290,40 @@ class ClientStreamEncoder:
             reason = message.metadata.stop_reason or reason
         return replace(event, message=message, stop_reason=reason)
 
+    def _cited(self, event: TextDelta) -> TextDelta:
+        """Return a delta with the citations that can be written before their text is closed."""
+        if self._citations != "last":
+            return event  # all citations are written, or lost, with the message
+        index = event.content_block_index
+        first = self._live_citations.get(index, 0)
+        self._live_citations[index] = first + len(event.citations)
+        response = self._response(event.message_id)
+        citations = response.citations(event.citations, f"$.content[{index}]", first)
+        self.losses.extend(response.losses)
+        return event if citations is event.citations else replace(event, citations=citations)
+
     def _with_citations(self, message: Message) -> Message:
-        # Earlier events have reported the losses of whole blocks.
-        blocks = self._response(message.id)
-        citations = self._response(message.id)
+        # Earlier events have reported the losses of whole blocks, and of citations in deltas.
+        reported, late = self._response(message.id), self._response(message.id)
         last = len(message.content) - 1
-        supported = CODECS[self._profile.protocol].stream_citations
         content: list[ContentBlock] = []
         for index, block in enumerate(message.content):
             path = f"$.content[{index}]"
             if type(block) is TextBlock and block.citations:
-                sent = citations.text(block, path)
-                if supported == "none" or (supported == "last" and index < last):
-                    # Earlier texts are closed on the wire when their citations are known.
-                    for n in range(len(sent.citations)):
-                        citations.lose_citation(f"{path}.citations[{n}]", "cite nothing this late")
-                    sent = replace(sent, citations=())
-                content.append(sent)
-            elif type(block) is TextBlock or blocks.accepts(block, path):
+                count = self._live_citations.get(index, 0)
+                sent = reported.citations(block.citations[:count], path)
+                rest = late.citations(block.citations[count:], path, count)
+                if self._citations == "last" and index < last:
+                    # Earlier texts are closed on the wire when these are known.
+                    for n in range(count, count + len(rest)):
+                        late.lose_citation(f"{path}.citations[{n}]", "cite nothing this late")
+                    rest = ()
+                citations = (*sent, *rest)
+                is_same = citations == block.citations
+                content.append(block if is_same else replace(block, citations=citations))
+            elif type(block) is TextBlock or reported.accepts(block, path):
                 content.append(block)
-        self.losses.extend(citations.losses)
+        self.losses.extend(late.losses)
         return _with_content(message, tuple(content))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from metis.canonical.blocks import (
+    Citation,
     ContentBlock,
     InvalidInput,
     TextBlock,
@@ -47,7 +48,9 @@ class Accumulator:
         """Add one event."""
         match event:
             case TextDelta():
-                self._partial(event.content_block_index, "text").pieces.append(event.text)
+                partial = self._partial(event.content_block_index, "text")
+                partial.pieces.append(event.text)
+                partial.citations += event.citations
             case ThinkingDelta():
                 partial = self._partial(event.content_block_index, "thinking")
                 partial.pieces.append(event.text)
@@ -99,6 +102,7 @@ class _PartialBlock:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.pieces: list[str] = []
+        self.citations: tuple[Citation, ...] = ()
         self.signature: str | None = None
         self.tool_use_id = self.tool_name = ""
         self.final_input: tuple[Mapping[str, Any], InvalidInput | None] | None = None
@@ -113,4 +117,4 @@ class _PartialBlock:
         if self.kind == "tool_use":
             arguments, invalid = self.final_input or parse_arguments(text)
             return ToolUseBlock(self.tool_use_id, self.tool_name, arguments, invalid)
-        return TextBlock(text)
+        return TextBlock(text, self.citations)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 from metis.canonical.blocks import (
+    Citation,
     ContentBlock,
     InvalidInput,
     TextBlock,
@@ -59,12 +60,16 @@ class MessageStart(Event, frozen=True, tag="message_start"):
 
 
 class TextDelta(Event, frozen=True, tag="text_delta"):
-    """More text of a text block."""
+    """More text of a text block, and citations of it that come while it is written.
+
+    Providers that cite at the end only have their citations in the message.
+    """
 
     type: ClassVar[Literal["text_delta"]] = "text_delta"
     content_block_index: int
     text: str
     original_form: Mapping[str, Any] | None = None
+    citations: tuple[Citation, ...] = ()
 
 
 class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
@@ -117,6 +122,7 @@ class BlockAdded(Event, frozen=True, tag="block_added"):
     type: ClassVar[Literal["block_added"]] = "block_added"
     content_block_index: int
     block: ContentBlock
+    original_form: Mapping[str, Any] | None = None
 
 
 class UsageUpdate(Event, frozen=True, tag="usage_update"):
@@ -201,7 +207,7 @@ def events_of_message(
     for index, block in enumerate(message.content):
         match block:
             case TextBlock():
-                yield TextDelta(message_id, index, block.text)
+                yield TextDelta(message_id, index, block.text, citations=block.citations)
             case ThinkingBlock():
                 yield ThinkingDelta(message_id, index, block.text, block.signature)
             case ToolUseBlock():
@@ -213,3 +219,11 @@ def events_of_message(
     if metadata.usage is not None:
         yield UsageUpdate(message_id, metadata.usage)
     yield MessageComplete(message_id, metadata.stop_reason or StopReason.UNKNOWN, message)
+
+
+def _issued_ids(message: Message) -> tuple[str | None, Mapping[str, str]]:
+    """Return the protocol that a response came in, and the ids that its provider gave to calls."""
+    for protocol, form in (message.metadata.provider_raw or {}).items():
+        if isinstance(form, Mapping) and "response" in form:
+            return protocol, cast("Mapping[str, Any]", form).get("ids") or {}
+    return None, {}

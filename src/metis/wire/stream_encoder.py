@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from metis.canonical.blocks import TextBlock
+from metis.canonical.blocks import Citation, TextBlock
 from metis.canonical.errors import EncodeError, NetworkError, ProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
@@ -154,6 +154,8 @@ class BlockStreamEncoder(BaseStreamEncoder):
         self._open_index: int | None = None
         self._has_input = False
         """Whether a delta has carried arguments of the open call."""
+        self._citation_count = 0
+        """How many citations deltas have carried of the open text."""
 
     @abstractmethod
     def _encode_start(self, _event: Any, /) -> bytes:
@@ -185,7 +187,7 @@ class BlockStreamEncoder(BaseStreamEncoder):
         if self._open_index == index:
             return b""
         encoded = self._encode_start(event) + self._close_block()
-        self._open_index = index
+        self._open_index, self._citation_count = index, 0
         return encoded + self._encode_block_start(index, block) if block else encoded
 
     def _close_block(self) -> bytes:
@@ -209,13 +211,17 @@ class BlockStreamEncoder(BaseStreamEncoder):
         if self._open_index != event.content_block_index:
             raise EncodeError(f"the call {event.tool_use_id} has not begun in this stream")
 
-    def _encode_citations(self, message: Message) -> bytes:
-        """Encode the citations of the open text; they are only known when the message ends."""
+    def _encode_rest_of_citations(self, message: Message) -> bytes:
+        """Encode citations of the open text that no delta has carried: some come at the end."""
         index = self._open_index
         if index is None or index >= len(message.content):
             return b""
         block = message.content[index]
         citations = block.citations if type(block) is TextBlock else ()
+        return self._encode_citations(index, citations[self._citation_count :])
+
+    def _encode_citations(self, index: int, citations: tuple[Citation, ...]) -> bytes:
+        self._citation_count += len(citations)
         return b"".join(
             self._encode_delta(index, self._citation_delta(citation.raw))
             for citation in citations

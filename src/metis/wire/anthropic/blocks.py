@@ -188,10 +188,11 @@ def _decode_text(wire: Wire) -> ContentBlock | None:
     citations = wire.get("citations")
     if not citations:
         return _make_text(text)
-    return TextBlock(text, tuple(map(_decode_citation, map(maybe_object, maybe_list(citations)))))
+    return TextBlock(text, tuple(map(decode_citation, map(maybe_object, maybe_list(citations)))))
 
 
-def _decode_citation(wire: Wire) -> Citation:
+def decode_citation(wire: Wire) -> Citation:
+    """Decode a citation of any kind."""
     return Citation(
         kind=str(wire.get("type")),
         cited_text=maybe_text(wire.get("cited_text")),

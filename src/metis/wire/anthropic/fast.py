@@ -349,7 +349,8 @@ class FastAnthropicStreamDecoder(AnthropicStreamDecoder):
                 continue
             delta, index = event.delta, event.index
             block = self._blocks.get(index)
-            if block is None or self._end is not None:
+            # The careful path reports the first delta of a block, with the form of its start.
+            if block is None or self._end is not None or not block.is_reported:
                 self._decode_event(data, events)
             elif type(delta) is _TextDelta:
                 text = delta.text

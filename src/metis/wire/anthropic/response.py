@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
@@ -14,6 +14,9 @@ from metis.canonical.metadata import MessageStatus, StopReason, Usage
 from metis.wire.anthropic.blocks import (
     PROTOCOL,
     WIRE_ID_PREFIX,
+    EncodedBlock,
+    ThinkingPart,
+    WireId,
     decode_non_result,
     encode_block,
     is_exact,
@@ -165,14 +168,29 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     originals = original_blocks(message, form)
     blocks = [
         originals.get(str(index))
-        or encode_block(block, lambda call: wire_ids.get(call) or derived_id(call, WIRE_ID_PREFIX))
+        or encode_served_block(
+            block, lambda call: wire_ids.get(call) or derived_id(call, WIRE_ID_PREFIX)
+        )
         for index, block in enumerate(message.content)
     ]
     envelope = form.get("response") or encode_envelope(message, context)
-    # A client must not take a failed response for a complete one (T164).
-    if is_failed_stop(message.metadata.stop_reason):
-        envelope = {**envelope, "stop_reason": None}
+    reason = message.metadata.stop_reason
+    stated = decode_stop_reason(maybe_text(envelope.get("stop_reason")))
+    if is_failed_stop(reason) or stated is not reason:
+        # A client must not take a failed response for a complete one (T164), nor the reason of
+        # the provider for that of a message which has changed since.
+        envelope = {**envelope, "stop_reason": encode_stop_reason(reason)}
     return _write({**envelope, "content": [block for block in blocks if block is not None]})
+
+
+def encode_served_block(block: ContentBlock, wire_id: WireId) -> EncodedBlock | None:
+    """Encode a block of a response, where thinking of other providers has no signature.
+
+    The API refuses such thinking in a request, but a client can show it.
+    """
+    if type(block) is ThinkingBlock and block.signature is None:
+        return ThinkingPart("", block.text)
+    return encode_block(block, wire_id)
 
 
 def encode_envelope(message: Message, context: RequestContext) -> Wire:

@@ -20,7 +20,7 @@ from metis.streaming import (
 )
 from metis.streaming.arguments import mark_invalid_calls
 from metis.streaming.text_frames import UNREADABLE
-from metis.wire.anthropic.blocks import PROTOCOL, decode_non_result
+from metis.wire.anthropic.blocks import PROTOCOL, decode_citation, decode_non_result
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.anthropic.response import decode_body, decode_usage, tool_use_id_of
 from metis.wire.call import RequestContext
@@ -32,15 +32,35 @@ from metis.wire.stream_decoder import BaseStreamDecoder
 class _PartialBlock:
     """A wire block that is still coming in."""
 
-    __slots__ = ("arguments", "is_closed", "texts", "thoughts", "tool_use_id", "wire")
+    __slots__ = (
+        "arguments",
+        "is_closed",
+        "is_reported",
+        "original_form",
+        "texts",
+        "thoughts",
+        "tool_use_id",
+        "wire",
+    )
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
+        # A start of the usual form tells nothing that its events do not tell.
+        self.original_form = None if _is_plain_start(wire) else dict(wire)
+        self.is_reported = False
+        """Whether an event has reported that the block began."""
         self.texts: list[str] = []
         self.thoughts: list[str] = []
         self.arguments: list[str] = []
         self.tool_use_id = ""
         self.is_closed = False
+
+    def first_form(self) -> Wire | None:
+        """Return the original form for the first event of the block; None for the others."""
+        if self.is_reported:
+            return None
+        self.is_reported = True
+        return self.original_form
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """Add a delta of any kind: strings and lists grow, other values are replaced."""
@@ -130,7 +150,8 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
             return
         self._body = body
         model = self._context.model or maybe_text(body.get("model"))
-        self._begin(events, model, maybe_text(body.get("id")), PROTOCOL)
+        # A copy, because decoding the message adds to the body.
+        self._begin(events, model, maybe_text(body.get("id")), PROTOCOL, dict(body))
         self._add_usage(decode_usage(body.get("usage"), self._context), events)
 
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
@@ -140,11 +161,12 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
             case {"type": "tool_use", "id": str(wire_id), "name": str(name)}:
                 call = tool_use_id_of(self._context, self._body, self._message_id, wire_id)
                 block.tool_use_id = call
-                events.append(ToolUseStart(self._message_id, index, call, name, wire_id))
+                form = block.first_form()
+                events.append(ToolUseStart(self._message_id, index, call, name, wire_id, form))
             case {"type": "text", "text": str(text)} if text:
-                events.append(TextDelta(self._message_id, index, text))
+                events.append(TextDelta(self._message_id, index, text, block.first_form()))
             case {"type": "thinking", "thinking": str(text)} if text:
-                events.append(ThinkingDelta(self._message_id, index, text))
+                events.append(self._thinking(index, block, text))
             case _:
                 pass
 
@@ -168,15 +190,25 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
                 self._add_input(index, block, text, events)
                 return
             case {"type": "signature_delta", "signature": str(signature)}:
-                events.append(ThinkingDelta(self._message_id, index, "", signature))
+                events.append(self._thinking(index, block, "", signature))
             case {"text": str(text)} if block.wire.get("type") == "text":
-                events.append(TextDelta(self._message_id, index, text))
+                form = None if block.is_reported else block.first_form()
+                events.append(TextDelta(self._message_id, index, text, form))
             case {"thinking": str(text)} if block.wire.get("type") == "thinking":
                 signature = maybe_text(delta.get("signature"))
-                events.append(ThinkingDelta(self._message_id, index, text, signature))
+                events.append(self._thinking(index, block, text, signature))
+            case {"citation": {**citation}} if block.wire.get("type") == "text":
+                cited = (decode_citation(citation),)
+                events.append(TextDelta(self._message_id, index, "", block.first_form(), cited))
             case _:
                 pass
         block.add(delta)
+
+    def _thinking(
+        self, index: int, block: _PartialBlock, text: str, signature: str | None = None
+    ) -> ThinkingDelta:
+        form = block.first_form()
+        return ThinkingDelta(self._message_id, index, text, signature, original_form=form)
 
     def _add_input(
         self, index: int, block: _PartialBlock, text: str, events: list[StreamEvent]
@@ -201,15 +233,22 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
             events.append(end)
         elif not isinstance(decoded, TextBlock | ThinkingBlock | ToolUseBlock):
             events.append(BlockAdded(self._message_id, index, decoded))
+        elif not block.is_reported and type(decoded) is TextBlock:
+            # A block without any delta is a block of the message as well.
+            events.append(TextDelta(self._message_id, index, "", block.first_form()))
+        elif not block.is_reported and type(decoded) is ThinkingBlock:
+            events.append(self._thinking(index, block, "", decoded.signature or None))
 
     def _on_message_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
         self._body |= maybe_object(wire.get("delta"))
         self._body |= {k: v for k, v in wire.items() if k not in ("type", "delta", "usage")}
         # Both events state totals: per field the latest that is not null counts, and they are
         # never added up, which would count the prompt twice (T130).
-        stated = maybe_object(wire.get("usage"))
-        usage = {name: count for name, count in stated.items() if count is not None}
-        self._body["usage"] = {**maybe_object(self._body.get("usage")), **usage}
+        usage = dict(maybe_object(self._body.get("usage")))
+        for name, count in maybe_object(wire.get("usage")).items():
+            if count is not None or name not in usage:
+                usage[name] = count
+        self._body["usage"] = usage
         self._add_usage(decode_usage(self._body["usage"], self._context), events)
 
     def _on_message_stop(self, _: Wire, events: list[StreamEvent]) -> None:
@@ -223,6 +262,18 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         body = {**self._body, "content": [block.to_wire() for block in blocks]}
         message = decode_body(body, self._context, message_id=self._message_id, status=status)
         return mark_invalid_calls(message, (block.arguments for block in blocks))
+
+
+_PLAIN_STARTS: tuple[Wire, ...] = (
+    {"type": "text", "text": ""},
+    {"type": "thinking", "thinking": "", "signature": ""},
+)
+_CALL_KEYS = 4
+
+
+def _is_plain_start(wire: Wire) -> bool:
+    """Whether the start of a block has the form that the stream encoder writes."""
+    return wire in _PLAIN_STARTS or (wire.get("type") == "tool_use" and len(wire) == _CALL_KEYS)
 
 
 def _index(wire: Wire, default: int) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from metis.canonical.blocks import OpaqueBlock
 from metis.canonical.errors import ProviderError
 from metis.streaming import (
     BlockAdded,
@@ -16,14 +17,21 @@ from metis.streaming import (
 )
 from metis.wire.anthropic.blocks import PROTOCOL, WIRE_ID_PREFIX, encode_block
 from metis.wire.anthropic.errors import encode_error
-from metis.wire.anthropic.response import encode_envelope, encode_stop_reason, encode_usage
+from metis.wire.anthropic.response import encode_envelope, encode_response, encode_usage
+from metis.wire.call import RequestContext
 from metis.wire.json_access import Wire, maybe_object
-from metis.wire.original_form import original_form_of
 from metis.wire.response import model_name
 from metis.wire.stream_encoder import BlockStreamEncoder
 from metis.wire.tool_ids import derived_id
 
 _write = msgspec.json.Encoder().encode
+_END_KEYS = ("stop_reason", "stop_sequence")
+_DELTA_KEYS = ("text", "thinking", "signature", "input")
+"""The keys of a block that deltas carry; its start has them empty."""
+_STATED_KEYS = frozenset({"content", "usage", "id", "type", "role", "model", *_END_KEYS})
+"""The keys of a plain response that other parts of a stream state."""
+_OUTER_KEYS = ("context_management",)
+"""The keys that the event at the end holds beside its delta."""
 
 
 class AnthropicStreamEncoder(BlockStreamEncoder):
@@ -31,19 +39,33 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
 
     protocol = PROTOCOL
     wire_id_prefix = WIRE_ID_PREFIX
+    encode_response = staticmethod(encode_response)
+
+    def __init__(self, context: RequestContext) -> None:
+        super().__init__(context)
+        self._start: Wire = {}
+        """The message as its start stated it."""
 
     def _message_start(self, event: MessageStart) -> bytes:
         super()._message_start(event)
-        return self._encode_message_start(event.message_id, event.response_id, event.model)
+        if not self._is_native or event.original_form is None:
+            return self._encode_message_start(event.message_id, event.response_id, event.model)
+        # A plain response states its end already, which a stream does not know yet.
+        unknown = {key: None for key in _END_KEYS if key in event.original_form}
+        return self._write_start({**event.original_form, "content": [], **unknown})
 
     def _text(self, event: TextDelta) -> bytes:
-        start = self._open_block(event, {"type": "text", "text": ""})
-        delta = {"type": "text_delta", "text": event.text}
-        return start + self._encode_delta(event.content_block_index, delta)
+        index = event.content_block_index
+        start = self._original_start(event, {"type": "text", "text": ""})
+        encoded = self._open_block(event, start)
+        if event.text:
+            encoded += self._encode_delta(index, {"type": "text_delta", "text": event.text})
+        return encoded + self._encode_citations(index, event.citations)
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
         index = event.content_block_index
-        encoded = self._open_block(event, {"type": "thinking", "thinking": "", "signature": ""})
+        plain = {"type": "thinking", "thinking": "", "signature": ""}
+        encoded = self._open_block(event, self._original_start(event, plain))
         if event.text:
             delta = {"type": "thinking_delta", "thinking": event.text}
             encoded += self._encode_delta(index, delta)
@@ -56,7 +78,14 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         self._has_input = False
         wire_id = self._wire_id(event)
         call: Wire = {"type": "tool_use", "id": wire_id, "name": event.tool_name, "input": {}}
-        return self._open_block(event, call)
+        return self._open_block(event, self._original_start(event, call))
+
+    def _original_start(self, event: TextDelta | ThinkingDelta | ToolUseStart, plain: Wire) -> Wire:
+        """Return the start of a block as the provider stated it, without what deltas carry."""
+        form = event.original_form
+        if form is None or not self._is_native:
+            return plain
+        return {**form, **{key: plain[key] for key in _DELTA_KEYS if key in form and key in plain}}
 
     def _block(self, event: BlockAdded) -> bytes:
         block = encode_block(event.block, lambda call: derived_id(call, WIRE_ID_PREFIX))
@@ -64,7 +93,17 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
             return b""
         index = event.content_block_index
         encoded = self._encode_start(event) + self._close_block()
-        return encoded + self._encode_block_start(index, block) + self._encode_block_stop(index)
+        arguments: Wire = {}
+        if isinstance(event.block, OpaqueBlock):
+            # Calls of server tools state their arguments as all calls do; SDKs look for deltas.
+            wire = maybe_object(event.block.data)
+            arguments = maybe_object(wire.get("input"))
+            block = {**wire, "input": {}} if arguments else block
+        encoded += self._encode_block_start(index, block)
+        if arguments:
+            delta = self._input_delta(_write(arguments).decode())
+            encoded += self._encode_delta(index, delta)
+        return encoded + self._encode_block_stop(index)
 
     def _start_late(self, event: MessageComplete) -> bytes:
         if self._has_started:
@@ -73,16 +112,21 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         return self._encode_message_start(event.message.id, envelope["id"], envelope["model"])
 
     def _encode_end(self, event: MessageComplete) -> bytes:
-        response = maybe_object(original_form_of(event.message, PROTOCOL).get("response"))
-        delta = {
-            "stop_reason": encode_stop_reason(event.stop_reason),
-            "stop_sequence": response.get("stop_sequence"),
-        }
-        body = {"type": "message_delta", "delta": delta, "usage": encode_usage(self._usage)}
+        body = self._plain_body(event)
+        delta: Wire = {"stop_reason": body.get("stop_reason")}
+        if "stop_sequence" in body or not self._is_native:
+            delta["stop_sequence"] = body.get("stop_sequence")
+        more: Wire = {}
+        for key, value in body.items():
+            if key in _STATED_KEYS or (key in self._start and self._start[key] == value):
+                continue
+            (more if key in _OUTER_KEYS else delta)[key] = value
+        usage = body.get("usage") or encode_usage(self._usage)
+        end = {"type": "message_delta", "delta": delta, "usage": usage, **more}
         return (
-            self._encode_citations(event.message)
+            self._encode_rest_of_citations(event.message)
             + self._close_block()
-            + _frame("message_delta", body)
+            + _frame("message_delta", end)
             + _frame("message_stop", {"type": "message_stop"})
         )
 
@@ -98,7 +142,6 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
     def _encode_message_start(
         self, message_id: str, response_id: str | None, model: str | None
     ) -> bytes:
-        self._has_started = True
         message: Wire = {
             "id": response_id or f"msg_{message_id}",
             "type": "message",
@@ -110,6 +153,10 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
             # SDKs read the usage of the prompt from here, and fail without the object.
             "usage": encode_usage(self._usage),
         }
+        return self._write_start(message)
+
+    def _write_start(self, message: Wire) -> bytes:
+        self._has_started, self._start = True, message
         return _frame("message_start", {"type": "message_start", "message": message})
 
     def _encode_block_start(self, index: int, block: Any) -> bytes:

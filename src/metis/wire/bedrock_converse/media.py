@@ -224,10 +224,11 @@ def decode_cited(wire: Wire) -> TextBlock | None:
     if not isinstance(content, list):
         return None
     citations = maybe_list(wire.get("citations"))
-    return TextBlock("".join(_texts_of(content)), tuple(map(_decode_citation, citations)))
+    return TextBlock("".join(_texts_of(content)), tuple(map(decode_citation, citations)))
 
 
-def _decode_citation(wire: Any) -> Citation:
+def decode_citation(wire: Any) -> Citation:
+    """Decode a citation of any kind."""
     citation = maybe_object(wire)
     location = maybe_object(citation.get("location"))
     kind = next((key for key in location if key in _LOCATIONS), "source")

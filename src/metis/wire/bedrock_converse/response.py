@@ -32,7 +32,7 @@ from metis.wire.bedrock_converse.blocks import (
     is_exact,
 )
 from metis.wire.call import RequestContext
-from metis.wire.errors import class_of_status, class_of_text, has_failed, is_failed_stop
+from metis.wire.errors import class_of_status, class_of_text, has_failed
 from metis.wire.json_access import (
     Wire,
     list_at,
@@ -159,10 +159,11 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     form = original_form_of(message, PROTOCOL)
     envelope = cast("Wire", form.get("response") or encode_envelope(message, context))
     reason = message.metadata.stop_reason
-    # A failed end has no name here, unless it is the provider that stated one.
     stated = decode_stop_reason(maybe_text(envelope.get("stopReason")))
-    if is_failed_stop(reason) and stated is not reason:
-        envelope = {**envelope, "stopReason": None}
+    if stated is not reason:
+        # A failed end has no name here, unless it is the provider that stated one; and the reason
+        # of the provider is not that of a message which has changed since.
+        envelope = {**envelope, "stopReason": encode_stop_reason(reason)}
     output = maybe_object(envelope.get("output"))
     wire = {**maybe_object(output.get("message")), "content": _encode_content(message, form)}
     return _write({**envelope, "output": {**output, "message": wire}})

@@ -26,6 +26,7 @@ from metis.streaming import (
 from metis.streaming.arguments import mark_invalid_calls
 from metis.streaming.aws_event_stream import EventFrame, EventStreamParser
 from metis.wire.bedrock_converse.blocks import CLIENT_CALL, PROTOCOL, decode_block
+from metis.wire.bedrock_converse.media import decode_citation
 from metis.wire.bedrock_converse.response import (
     decode_body,
     decode_error,
@@ -229,15 +230,18 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             handler(wire, events)
 
     def _begin_response(self, events: list[StreamEvent]) -> None:
-        self._begin(events, self._context.model, protocol=PROTOCOL)
+        # No event of the stream names the model.
+        model = self._context.model or f"{self._context.provider or PROTOCOL}:unknown"
+        form = maybe_object(maybe_object(self._body.get("output")).get("message"))
+        self._begin(events, model, protocol=PROTOCOL, original_form=form or None)
 
     def _on_message_start(self, wire: Wire, events: list[StreamEvent]) -> None:
         if self._has_begun:
             # Another response began after part of this one was shown (T133).
             self._fail(NetworkError("another response began in the same stream"), events)
             return
-        self._begin_response(events)
         self._body["output"] = {"message": wire}
+        self._begin_response(events)
 
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
         start = maybe_object(wire.get("start"))
@@ -263,7 +267,9 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             case {"toolUseId": str(wire_id), "name": str(name), **rest} if _is_client_call(rest):
                 call = tool_use_id_of(self._context, self._message_id, wire_id)
                 block.tool_use_id = call
-                events.append(ToolUseStart(self._message_id, block.index, call, name, wire_id))
+                form = start if rest else None
+                event = ToolUseStart(self._message_id, block.index, call, name, wire_id, form)
+                events.append(event)
             case _:
                 pass
         return block
@@ -276,6 +282,9 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         match delta:
             case {"text": str(text)} if kind == "text":
                 events.append(TextDelta(self._message_id, block.index, text))
+            case {"citation": {**citation}}:
+                cited = (decode_citation(citation),)
+                events.append(TextDelta(self._message_id, block.index, "", citations=cited))
             case {"toolUse": {"input": str(text)}} if block.tool_use_id:
                 self._meter.add_arguments(block, len(text))
                 call = block.tool_use_id

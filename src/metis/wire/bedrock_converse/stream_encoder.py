@@ -18,18 +18,18 @@ from metis.streaming import (
 from metis.streaming.aws_event_stream import encode_event_frame
 from metis.wire.bedrock_converse.blocks import PROTOCOL, WIRE_ID_PREFIX, encode_block
 from metis.wire.bedrock_converse.response import (
-    encode_envelope,
-    encode_stop_reason,
-    encode_usage,
+    encode_response,
     error_frame,
 )
+from metis.wire.errors import is_failed_stop
 from metis.wire.json_access import Wire, maybe_object
-from metis.wire.original_form import original_form_of
 from metis.wire.stream_encoder import BlockStreamEncoder
 from metis.wire.tool_ids import derived_id
 
-_METADATA_KEYS = ("trace", "performanceConfig", "serviceTier", "metrics")
-"""The keys of a plain response that a stream carries in its last event."""
+_STOP_KEYS = ("stopReason", "additionalModelResponseFields")
+"""The keys of a plain response that the event for its end carries."""
+_STATED_KEYS = frozenset({"output", *_STOP_KEYS})
+"""The keys that come before the last event, which carries all others."""
 _write = msgspec.json.Encoder().encode
 
 
@@ -38,18 +38,26 @@ class ConverseStreamEncoder(BlockStreamEncoder):
 
     protocol = PROTOCOL
     wire_id_prefix = WIRE_ID_PREFIX
+    encode_response = staticmethod(encode_response)
 
     def _message_start(self, event: MessageStart) -> bytes:
         super()._message_start(event)
-        return self._encode_start(event)
+        if not self._is_native or event.original_form is None:
+            return self._encode_start(event)
+        self._has_started = True
+        return _frame("messageStart", event.original_form)
 
     def _text(self, event: TextDelta) -> bytes:
-        start = self._open_block(event, {})
-        return start + self._encode_delta(event.content_block_index, {"text": event.text})
+        index, encoded = event.content_block_index, self._open_block(event, {})
+        if event.text or not event.citations:
+            encoded += self._encode_delta(index, {"text": event.text})
+        return encoded + self._encode_citations(index, event.citations)
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
-        index, encoded = event.content_block_index, self._open_block(event, {})
-        if event.text:
+        index, is_new = event.content_block_index, self._open_index != event.content_block_index
+        encoded = self._open_block(event, {})
+        # A block without any delta would be read as an empty text.
+        if event.text or (is_new and event.signature is None):
             encoded += self._encode_delta(index, {"reasoningContent": {"text": event.text}})
         if event.signature is not None:
             delta = {"reasoningContent": {"signature": event.signature}}
@@ -58,10 +66,12 @@ class ConverseStreamEncoder(BlockStreamEncoder):
 
     def _tool_start(self, event: ToolUseStart) -> bytes:
         self._has_input = False
-        call = {"toolUseId": self._wire_id(event), "name": event.tool_name}
+        start: Wire = {"toolUse": {"toolUseId": self._wire_id(event), "name": event.tool_name}}
+        if event.original_form is not None and self._is_native:
+            start = {**event.original_form}
         # Only calls have a start event; texts and thinking begin with their first delta.
         opened = self._open_block(event, {})
-        return opened + self._encode_block_start(event.content_block_index, {"toolUse": call})
+        return opened + self._encode_block_start(event.content_block_index, start)
 
     def _block(self, event: BlockAdded) -> bytes:
         start = self._open_block(event, {})
@@ -93,18 +103,22 @@ class ConverseStreamEncoder(BlockStreamEncoder):
     def _start_late(self, event: MessageComplete) -> bytes:
         return self._encode_start(event)
 
+    def _complete(self, event: MessageComplete) -> bytes:
+        # A failure that the provider stated as a stop reason needs no exception.
+        if is_failed_stop(event.stop_reason) and self._plain_body(event).get("stopReason"):
+            self._has_ended = True
+            return self._start_late(event) + self._encode_end(event)
+        return super()._complete(event)
+
     def _encode_end(self, event: MessageComplete) -> bytes:
-        response = maybe_object(original_form_of(event.message, PROTOCOL).get("response"))
-        stop: Wire = {"stopReason": encode_stop_reason(event.stop_reason)}
-        if "additionalModelResponseFields" in response:
-            stop["additionalModelResponseFields"] = response["additionalModelResponseFields"]
-        envelope = {**encode_envelope(event.message, self._context), **response}
-        metadata = {key: envelope[key] for key in _METADATA_KEYS if key in envelope}
+        body = self._plain_body(event)
+        stop = {key: body.get(key) for key in _STOP_KEYS if key in body}
+        metadata = {key: value for key, value in body.items() if key not in _STATED_KEYS}
         return (
-            self._encode_citations(event.message)
+            self._encode_rest_of_citations(event.message)
             + self._close_block()
             + _frame("messageStop", stop)
-            + _frame("metadata", {**metadata, "usage": encode_usage(self._usage)})
+            + _frame("metadata", metadata)
         )
 
     def _encode_failure(self, error: ProviderError) -> bytes:

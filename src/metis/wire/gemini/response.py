@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from metis.canonical.blocks import Citation, ContentBlock, TextBlock, ThinkingBlock
+from metis.canonical.blocks import Citation, ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import (
     AuthenticationError,
@@ -156,22 +156,48 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     if not envelope:
         return _write(_new_envelope(message, context, parts))
     candidate = first_candidate(envelope)
-    if not parts or not candidate:
+    if not candidate:
         return _write(envelope)
-    content = {**maybe_object(candidate.get("content")), "parts": parts}
-    first = {**candidate, "content": content}
+    first = candidate
+    if parts:
+        content = {**maybe_object(candidate.get("content")), "parts": parts}
+        first = {**candidate, "content": content}
+    reason = message.metadata.stop_reason
+    if reason is not None and reason is not _stated_reason(message, envelope, candidate):
+        # The message has changed since, such as by a call that was cut off.
+        key = "finish_reason" if "finish_reason" in candidate else "finishReason"
+        first = {**first, key: encode_stop_reason(reason)}
     return _write({**envelope, "candidates": [first, *envelope["candidates"][1:]]})
 
 
+def _stated_reason(message: Message, envelope: Wire, candidate: Wire) -> StopReason:
+    """Return the stop reason that a provider stated for the content of a message."""
+    has_calls = any(type(block) is ToolUseBlock for block in message.content)
+    provider = message.metadata.provider or PROTOCOL
+    return _stop_reason(envelope, candidate, provider, has_calls=has_calls)
+
+
 def _without_foreign_signatures(message: Message) -> Message:
-    """Remove signatures of other providers: a client would send them back to this one."""
-    content = tuple(
-        replace(block, signature=None)
-        if isinstance(block, ThinkingBlock) and block.issuer not in HOSTS
-        else block
-        for block in message.content
-    )
-    return message if content == message.content else replace(message, content=content)
+    """Remove signatures of other providers: a client would send them back to this one.
+
+    What is left of such thinking is text, which clients join as they join the chunks of a stream.
+    """
+    if not any(map(_is_foreign_thinking, message.content)):
+        return message
+    content: list[ContentBlock] = []
+    for block in message.content:
+        last = content[-1] if content else None
+        if not isinstance(block, ThinkingBlock) or not _is_foreign_thinking(block):
+            content.append(block)
+        elif isinstance(last, ThinkingBlock) and _is_foreign_thinking(last):
+            content[-1] = replace(last, text=last.text + block.text)
+        elif block.text:
+            content.append(replace(block, signature=None))
+    return replace(message, content=tuple(content))
+
+
+def _is_foreign_thinking(block: ContentBlock) -> bool:
+    return isinstance(block, ThinkingBlock) and block.issuer not in HOSTS
 
 
 def _derived_id(tool_use_id: str) -> str:

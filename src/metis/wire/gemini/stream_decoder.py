@@ -277,7 +277,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         self._part_decoder = PartDecoder(self._provider, pairing, is_model=True)
         self._body["candidates"] = []
         model = self._context.model or maybe_text(field(wire, "modelVersion"))
-        self._begin(events, model, response_id, PROTOCOL)
+        self._begin(events, model, response_id, PROTOCOL, _without_parts(wire))
 
     def _add_candidate(self, candidate: Wire, events: list[StreamEvent]) -> None:
         for key, value in candidate.items():
@@ -323,11 +323,15 @@ class GeminiStreamDecoder(BaseStreamDecoder):
 
     def _add_flagged_text(self, text: str, thought: bool, events: list[StreamEvent]) -> None:  # noqa: FBT001 - the flag of the wire
         """Add a piece of text whose flag `thought` is set, to true or to false."""
+        form: Wire | None = None
         if not self._is_open(thought):
             self._open_part({"thought": thought}, events)
+            form = {"thought": False}
         self._pieces.append(text)
-        delta = ThinkingDelta if thought else TextDelta
-        events.append(delta(self._message_id, self._index, text))
+        if thought:
+            events.append(ThinkingDelta(self._message_id, self._index, text))
+        else:
+            events.append(TextDelta(self._message_id, self._index, text, form))
 
     def _is_open(self, thought: bool | None) -> bool:  # noqa: FBT001 - the flag of the wire
         """Whether the last part is a text that grows, with the same flag."""
@@ -377,20 +381,24 @@ class GeminiStreamDecoder(BaseStreamDecoder):
             self._part_decoder.decode([part], blocks)
         for block in blocks:
             self._index += 1
-            self._report(block, events)
+            self._report(block, maybe_object(part) or None, events)
 
-    def _report(self, block: ContentBlock, events: list[StreamEvent]) -> None:
+    def _report(self, block: ContentBlock, part: Wire | None, events: list[StreamEvent]) -> None:
         message_id, index = self._message_id, self._index
         match block:
             case TextBlock():
-                events.append(TextDelta(message_id, index, block.text))
+                events.append(TextDelta(message_id, index, block.text, part))
             case ThinkingBlock() if block.format is None:
-                events.append(ThinkingDelta(message_id, index, block.text, block.signature))
+                text, signature = block.text, block.signature
+                event = ThinkingDelta(message_id, index, text, signature, original_form=part)
+                events.append(event)
             case ToolUseBlock():
-                events.append(ToolUseStart(message_id, index, block.id, block.name))
-                events.append(ToolUseEnd(message_id, index, block.id, block.input))
+                wire_id = _wire_id(part or {})
+                start = ToolUseStart(message_id, index, block.id, block.name, wire_id, part)
+                end = ToolUseEnd(message_id, index, block.id, block.input)
+                events += (start, end)
             case _:
-                events.append(BlockAdded(message_id, index, block))
+                events.append(BlockAdded(message_id, index, block, part))
 
     def _complete(self, events: list[StreamEvent]) -> None:
         if not self._read_usage():
@@ -425,3 +433,19 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         return decode_body(
             body, self._context, message_id=self._message_id, scope=self._scope, status=status
         )
+
+
+def _without_parts(chunk: Wire) -> Wire:
+    """Return the first chunk as it announces a response, without the parts that events report."""
+    candidate = first_candidate(chunk)
+    if not candidate:
+        return {key: value for key, value in chunk.items() if key != "candidates"}
+    content = maybe_object(candidate.get("content"))
+    rest = {key: value for key, value in content.items() if key != "parts"}
+    return {**chunk, "candidates": [{**candidate, "content": rest}]}
+
+
+def _wire_id(part: Wire) -> str | None:
+    """Return the id that the provider gave to a call, if it did."""
+    call = part.get("functionCall") or part.get("function_call")
+    return maybe_text(maybe_object(call).get("id")) or None

@@ -1,18 +1,17 @@
 """Stream encoder of Gemini: stream events in, chunks out."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, cast
 
 import msgspec
 
 from metis.canonical.blocks import ThinkingBlock
-from metis.canonical.errors import ProviderError, ServerError
-from metis.canonical.metadata import StopReason
+from metis.canonical.errors import ProviderError
 from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
     MessageStart,
-    StreamError,
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
@@ -22,8 +21,8 @@ from metis.streaming import (
 from metis.wire.call import RequestContext
 from metis.wire.gemini.key_names import HOSTS, PROTOCOL
 from metis.wire.gemini.parts import WIRE_ID_PREFIX, PartEncoder
-from metis.wire.gemini.response import encode_error, encode_stop_reason, encode_usage
-from metis.wire.json_access import Wire
+from metis.wire.gemini.response import encode_error, encode_response, first_candidate
+from metis.wire.json_access import Wire, maybe_object
 from metis.wire.response import model_name
 from metis.wire.stream_encoder import BaseStreamEncoder
 from metis.wire.tool_ids import derived_id
@@ -32,7 +31,11 @@ _write = msgspec.json.Encoder().encode
 Framing = Literal["sse", "array"]
 """How chunks are sent: as server-sent events (`alt=sse`), or as one JSON array."""
 _BEFORE_TEXT = b'{"candidates":[{"content":{"parts":[{"text":'
-_AFTER_TEXT = b'}],"role":"model"},"index":0}],'
+"""What precedes the text in a chunk of text."""
+_LAST_KEYS = ("candidates", "usageMetadata", "usage_metadata", "promptFeedback", "prompt_feedback")
+"""The keys of a response that are stated at its end only."""
+_SIGNATURE_KEYS = frozenset({"thoughtSignature", "thought_signature"})
+_THOUGHT_KEYS = 2
 
 
 class GeminiStreamEncoder(BaseStreamEncoder):
@@ -43,65 +46,109 @@ class GeminiStreamEncoder(BaseStreamEncoder):
 
     protocol = PROTOCOL
     wire_id_prefix = WIRE_ID_PREFIX
+    encode_response = staticmethod(encode_response)
 
     def __init__(self, context: RequestContext, framing: Framing = "sse") -> None:
         super().__init__(context)
         self._framing = framing
         self._envelope: Wire = {}
-        self._envelope_json = b""
+        self._candidate: Wire = {"content": {"role": "model"}, "index": 0}
+        """What every chunk states of its candidate."""
+        self._after_text = b""
         """What follows the text in a chunk of text; it is the same in all of them."""
-        self._tool_names: dict[str, str] = {}
+        self._calls: dict[str, ToolUseStart] = {}
+        self._form: Wire = {}
+        self._form_index = -1
+        """The other keys of a text part, and its index; each piece of the text has them."""
         self._signature: str | None = None
         self._hides_signatures = False
         """Whether another provider answers, whose signatures the client must not send back."""
         self._part_encoder = PartEncoder(lambda call: derived_id(call, WIRE_ID_PREFIX), {})
 
     def finish(self) -> bytes:
-        """Return the bytes that close a stream without a final event."""
-        closing = b"" if self._has_ended or not self._has_started else self._encode_last(None)
-        if self._framing == "sse":
-            return closing
-        return closing + (b"]" if self._has_started else b"[]")
+        """Return the bytes that close the stream; one without a final event ends in an error."""
+        closing = super().finish()
+        return closing + b"]" if self._framing == "array" else closing
 
     def _message_start(self, event: MessageStart) -> bytes:
+        super()._message_start(event)
         # Clients send signatures back to this provider, which refuses those of others.
-        host, _, _ = (event.model or "").partition(":")
-        self._hides_signatures = event.protocol != PROTOCOL and host not in HOSTS
-        self._set_envelope(event.message_id, event.response_id, event.model)
+        host = event.provider or (event.model or "").partition(":")[0]
+        self._hides_signatures = not self._is_native and host not in HOSTS
+        if not self._is_native:
+            self._set_envelope(event.message_id, event.response_id, event.model)
+            return b""
+        form = event.original_form or {}
+        first = first_candidate(form)
+        role = maybe_object(first.get("content")).get("role")
+        self._candidate = {"content": {} if role is None else {"role": role}}
+        self._candidate |= {"index": first["index"]} if "index" in first else {}
+        self._envelope = {key: form[key] for key in form if key not in _LAST_KEYS}
+        if event.response_id is not None and not form:
+            self._envelope = {"responseId": event.response_id}
         return b""
 
     def _set_envelope(self, message_id: str, response_id: str | None, model: str | None) -> None:
-        if not self._envelope:
+        if not self._envelope and not self._is_native:
             self._envelope = {
                 "modelVersion": model_name(self._context.model or model),
                 "responseId": response_id or message_id,
             }
 
     def _text(self, event: TextDelta) -> bytes:
-        if self._signature is not None:
-            return self._encode_part(event.message_id, {"text": event.text})
+        index = event.content_block_index
+        if event.original_form is not None:
+            self._open_form(event)
+        if self._signature is not None or index == self._form_index:
+            form = self._form if index == self._form_index else {}
+            return self._encode_part(event.message_id, {**form, "text": event.text})
         # Fast path: a chunk of text is joined from bytes (test_stream_encoders compares it).
-        if not self._envelope_json:
+        if not self._after_text:
             self._set_envelope(event.message_id, None, None)
-            self._envelope_json = _AFTER_TEXT + _write(self._envelope)[1:]
-        return self._frame(b"%b%b%b" % (_BEFORE_TEXT, _write(event.text), self._envelope_json))
+            self._after_text = self._encode_after_text()
+        return self._frame(b"%b%b%b" % (_BEFORE_TEXT, _write(event.text), self._after_text))
+
+    def _encode_after_text(self) -> bytes:
+        """Encode what follows the text in a chunk, up to its end."""
+        empty = {"parts": [{"text": ""}], **maybe_object(self._candidate.get("content"))}
+        chunk = {"candidates": [{**self._candidate, "content": empty}], **self._envelope}
+        return _write(chunk).removeprefix(_BEFORE_TEXT + b'""')
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
+        index = event.content_block_index
         part: Wire = {"text": event.text, "thought": True}
         if event.signature is not None and not self._hides_signatures:
             part["thoughtSignature"] = event.signature
+        if event.original_form is not None and self._is_native:
+            self._open_form(event)
+            part = {**self._form, "text": event.text}
+        elif index == self._form_index:
+            part = {**self._form, **part}
+        elif not event.text and len(part) == _THOUGHT_KEYS:
+            return b""  # says nothing, as in a plain response
         return self._encode_part(event.message_id, part)
 
+    def _open_form(self, event: TextDelta | ThinkingDelta) -> None:
+        if self._is_native and event.original_form is not None:
+            self._form = {key: v for key, v in event.original_form.items() if key != "text"}
+            self._form_index = event.content_block_index
+
     def _tool_start(self, event: ToolUseStart) -> bytes:
-        self._tool_names[event.tool_use_id] = event.tool_name
+        self._calls[event.tool_use_id] = event
         return b""
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
-        call = {
-            "args": event.final_input,
-            "id": derived_id(event.tool_use_id, WIRE_ID_PREFIX),
-            "name": self._tool_names.get(event.tool_use_id, ""),
-        }
+        start = self._calls.pop(event.tool_use_id, None)
+        if start is not None and start.original_form is not None and self._is_native:
+            part = _with_arguments(start.original_form, event.final_input)
+            return self._encode_part(event.message_id, part)
+        call: Wire = {"args": event.final_input, "name": "" if start is None else start.tool_name}
+        # Calls of the provider itself may have no id; a client pairs others by theirs.
+        wire_id = derived_id(event.tool_use_id, WIRE_ID_PREFIX)
+        if self._is_native:
+            wire_id = None if start is None else start.provider_id
+        if wire_id is not None:
+            call["id"] = wire_id
         return self._encode_part(event.message_id, {"functionCall": call})
 
     def _block(self, event: BlockAdded) -> bytes:
@@ -109,21 +156,29 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         if isinstance(block, ThinkingBlock) and block.format == SIGNATURE_ON_NEXT:
             self._signature = block.signature
             return b""
+        if event.original_form is not None and self._is_native:
+            return self._encode_part(event.message_id, {**event.original_form})
         parts = self._part_encoder.encode((block,))
         return b"".join(self._encode_part(event.message_id, part) for part in parts)
 
-    def _error(self, event: StreamError) -> bytes:
-        return self._fail(ServerError(event.text))
-
     def _complete(self, event: MessageComplete) -> bytes:
         # There is a finish reason for failures, too, so that they need no error in the stream.
-        metadata = event.message.metadata
-        self._usage = metadata.usage or self._usage
-        self._set_envelope(event.message_id, metadata.response_id, metadata.model)
+        self._has_ended = True
+        self._usage = event.message.metadata.usage or self._usage
         return self._encode_end(event)
 
     def _encode_end(self, event: MessageComplete) -> bytes:
-        return self._encode_last(event.stop_reason)
+        body = self._plain_body(event)
+        candidate = first_candidate(body)
+        if not candidate:
+            return self._frame(_write(body))  # a prompt that was blocked
+        last: Wire = {"text": ""}
+        if self._signature is not None:
+            last["thoughtSignature"] = self._signature
+        if "content" in candidate:
+            content = {**maybe_object(candidate["content"]), "parts": [last]}
+            candidate = {**candidate, "content": content}
+        return self._frame(_write({**body, "candidates": [candidate, *body["candidates"][1:]]}))
 
     def _encode_failure(self, error: ProviderError) -> bytes:
         _, body = encode_error(error)
@@ -131,28 +186,25 @@ class GeminiStreamEncoder(BaseStreamEncoder):
 
     def _encode_part(self, message_id: str, part: Any) -> bytes:
         self._set_envelope(message_id, None, None)
-        if self._signature is not None and isinstance(part, dict):
-            part["thoughtSignature"], self._signature = self._signature, None
-        return self._encode_chunk({"content": {"parts": [part], "role": "model"}, "index": 0})
-
-    def _encode_last(self, reason: StopReason | None) -> bytes:
-        self._has_ended = True
-        last: Wire = {"text": ""}
-        if self._signature is not None:
-            last["thoughtSignature"] = self._signature
-        candidate = {
-            "content": {"parts": [last], "role": "model"},
-            "finishReason": encode_stop_reason(reason),
-            "index": 0,
-        }
-        usage = encode_usage(self._usage)
-        return self._encode_chunk(candidate, {} if usage is None else {"usageMetadata": usage})
-
-    def _encode_chunk(self, candidate: Wire, more: Wire | None = None) -> bytes:
-        return self._frame(_write({"candidates": [candidate], **self._envelope, **(more or {})}))
+        signature, self._signature = self._signature, None
+        has_one = not isinstance(part, dict) or not _SIGNATURE_KEYS.isdisjoint(cast("Wire", part))
+        if signature is not None and not has_one:
+            part["thoughtSignature"] = signature
+        content = {"parts": [part], **maybe_object(self._candidate.get("content"))}
+        chunk = {"candidates": [{**self._candidate, "content": content}], **self._envelope}
+        return self._frame(_write(chunk))
 
     def _frame(self, body: bytes) -> bytes:
         is_first, self._has_started = not self._has_started, True
         if self._framing == "sse":
             return encode_sse(body)
         return (b"[" if is_first else b",\r\n") + body
+
+
+def _with_arguments(part: Mapping[str, Any], arguments: Mapping[str, Any]) -> Wire:
+    """Return the original part of a call with its arguments as they are now."""
+    key = "functionCall" if "functionCall" in part else "function_call"
+    call = maybe_object(part.get(key))
+    if "args" in call or arguments:
+        call = {**call, "args": arguments}
+    return {**part, key: call}
