@@ -32,23 +32,17 @@ RECORDINGS = {
 CONTEXT = RequestContext(session_id="sess_served")
 NONE = dict.fromkeys(RECORDINGS, 0)
 UNWRITTEN = NONE | {
-    "anthropic": 44,
-    "bedrock-converse": 6,
-    "gemini": 33,
     "openai-responses": 47,
 }
 """How many recorded streams of each provider are not written as they were read."""
 UNEQUAL = NONE | {
-    "anthropic": 442,
-    "bedrock-converse": 4,
-    "gemini": 236,
+    # The chunks of one stream of Groq have different ids.
+    "anthropic": 1,
+    "gemini": 1,
     "openai-responses": 391,
 }
 """How many responses clients of each provider read in a stream as another one than plain."""
 UNBROKEN = NONE | {
-    "anthropic": 114,
-    "bedrock-converse": 95,
-    "gemini": 166,
     "openai-responses": 737,
 }
 """In how many responses a client would read a call that was cut off as a whole one."""

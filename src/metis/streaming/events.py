@@ -219,11 +219,3 @@ def events_of_message(
     if metadata.usage is not None:
         yield UsageUpdate(message_id, metadata.usage)
     yield MessageComplete(message_id, metadata.stop_reason or StopReason.UNKNOWN, message)
-
-
-def _issued_ids(message: Message) -> tuple[str | None, Mapping[str, str]]:
-    """Return the protocol that a response came in, and the ids that its provider gave to calls."""
-    for protocol, form in (message.metadata.provider_raw or {}).items():
-        if isinstance(form, Mapping) and "response" in form:
-            return protocol, cast("Mapping[str, Any]", form).get("ids") or {}
-    return None, {}

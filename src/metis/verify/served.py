@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from metis.adapters import Adapter, Loss, RequestContext
 from metis.canonical.blocks import (
     InvalidInput,
+    OpaqueBlock,
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
@@ -135,7 +136,7 @@ def _summary(message: Message) -> dict[str, object]:
             for call in calls
         ],
         "other blocks": [
-            _encode(block)
+            (block.issuer, block.kind, block.data) if type(block) is OpaqueBlock else _encode(block)
             for block in content
             if type(block) not in (TextBlock, ThinkingBlock, ToolUseBlock)
         ],

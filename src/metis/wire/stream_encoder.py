@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from metis.canonical.blocks import Citation, TextBlock
 from metis.canonical.errors import EncodeError, NetworkError, ProviderError
 from metis.canonical.message import Message
-from metis.canonical.metadata import Usage
+from metis.canonical.metadata import StopReason, Usage
 from metis.projection.loss import Loss
 from metis.streaming import (
     BlockAdded,
@@ -135,8 +135,11 @@ class BaseStreamEncoder(ABC):
         So a plain response and a stream cannot tell a client different things.
         """
         message, metadata = event.message, event.message.metadata
-        if metadata.stop_reason is not event.stop_reason or metadata.usage is not self._usage:
-            stated = replace(metadata, stop_reason=event.stop_reason, usage=self._usage)
+        reason = event.stop_reason
+        if reason is StopReason.UNKNOWN:
+            reason = metadata.stop_reason  # which says the same by being absent
+        if metadata.stop_reason is not reason or metadata.usage is not self._usage:
+            stated = replace(metadata, stop_reason=reason, usage=self._usage)
             message = replace(message, metadata=stated)
         return read_object(self.encode_response(message, self._context), "response")
 

@@ -98,7 +98,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
             # Calls of server tools state their arguments as all calls do; SDKs look for deltas.
             wire = maybe_object(event.block.data)
             arguments = maybe_object(wire.get("input"))
-            block = {**wire, "input": {}} if arguments else block
+            block = Wire({**wire, "input": {}}) if arguments else block
         encoded += self._encode_block_start(index, block)
         if arguments:
             delta = self._input_delta(_write(arguments).decode())

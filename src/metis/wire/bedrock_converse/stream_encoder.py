@@ -19,6 +19,7 @@ from metis.streaming.aws_event_stream import encode_event_frame
 from metis.wire.bedrock_converse.blocks import PROTOCOL, WIRE_ID_PREFIX, encode_block
 from metis.wire.bedrock_converse.response import (
     encode_response,
+    encode_usage,
     error_frame,
 )
 from metis.wire.errors import is_failed_stop
@@ -30,6 +31,8 @@ _STOP_KEYS = ("stopReason", "additionalModelResponseFields")
 """The keys of a plain response that the event for its end carries."""
 _STATED_KEYS = frozenset({"output", *_STOP_KEYS})
 """The keys that come before the last event, which carries all others."""
+_NO_METADATA: Wire = {"usage": encode_usage(None), "metrics": {"latencyMs": 0}}
+"""What SDKs expect of the last event, if there is one."""
 _write = msgspec.json.Encoder().encode
 
 
@@ -118,7 +121,7 @@ class ConverseStreamEncoder(BlockStreamEncoder):
             self._encode_rest_of_citations(event.message)
             + self._close_block()
             + _frame("messageStop", stop)
-            + _frame("metadata", metadata)
+            + (_frame("metadata", {**_NO_METADATA, **metadata}) if metadata else b"")
         )
 
     def _encode_failure(self, error: ProviderError) -> bytes:

@@ -178,7 +178,10 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         if "content" in candidate:
             content = {**maybe_object(candidate["content"]), "parts": [last]}
             candidate = {**candidate, "content": content}
-        return self._frame(_write({**body, "candidates": [candidate, *body["candidates"][1:]]}))
+        body["candidates"][0] = candidate
+        if not self._is_native:
+            body |= self._envelope  # as in every chunk before
+        return self._frame(_write(body))
 
     def _encode_failure(self, error: ProviderError) -> bytes:
         _, body = encode_error(error)
@@ -187,11 +190,13 @@ class GeminiStreamEncoder(BaseStreamEncoder):
     def _encode_part(self, message_id: str, part: Any) -> bytes:
         self._set_envelope(message_id, None, None)
         signature, self._signature = self._signature, None
-        has_one = not isinstance(part, dict) or not _SIGNATURE_KEYS.isdisjoint(cast("Wire", part))
-        if signature is not None and not has_one:
-            part["thoughtSignature"] = signature
-        content = {"parts": [part], **maybe_object(self._candidate.get("content"))}
-        chunk = {"candidates": [{**self._candidate, "content": content}], **self._envelope}
+        if signature is not None and isinstance(part, dict):
+            wire = cast("Wire", part)
+            # The original form of a part has its signature already.
+            if _SIGNATURE_KEYS.isdisjoint(wire):
+                wire["thoughtSignature"] = signature
+        content: Wire = {"parts": [part], **maybe_object(self._candidate.get("content"))}
+        chunk: Wire = {"candidates": [{**self._candidate, "content": content}], **self._envelope}
         return self._frame(_write(chunk))
 
     def _frame(self, body: bytes) -> bytes:
