@@ -79,8 +79,8 @@ def visible_controls(text: str) -> str:
     return text if text.isprintable() else _CONTROLS.sub(_shown, text)
 
 
-def _shown(found: re.Match[str]) -> str:
-    text = found[0]
+def _shown(match: re.Match[str]) -> str:
+    text = match[0]
     code = ord(text[-1])
     if text in _SHOWN:
         return _SHOWN[text]
