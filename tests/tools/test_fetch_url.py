@@ -12,7 +12,8 @@ from metis.canonical import ImageBlock, Message
 from metis.tools import ErrorClass, error_class
 from metis.tools import web as web_tools
 from metis.tools.builtin import FetchUrl
-from metis.tools.web import html_to_text, is_public_address
+from metis.tools.html_text import html_to_text
+from metis.tools.web import is_public_address
 from tool_helpers import result_of, result_text, run_one, tool_context
 
 pytestmark = pytest.mark.anyio

@@ -5,6 +5,7 @@ import socket
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -14,7 +15,14 @@ from metis.sim.responder import Responder
 from metis.sim.service import Script, Service
 
 _HOST = "127.0.0.1"
-_MAX_BODY_BYTES = 100_000_000
+_MAX_BODY_BYTES = 50_000_000
+_LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+# Whoever sends a request in drops holds a connection and memory.
+_BODY_TIMEOUT_S = 30.0
+_IDLE_TIMEOUT_S = 30.0
+# A client that does not read holds the rest of a reply in memory.
+_WRITE_TIMEOUT_S = 60.0
+_MAX_REQUESTS = 1000
 
 
 class Simulator:
@@ -37,6 +45,7 @@ class Simulator:
         self._port = port
         self._listening = listening
         self._runner: web.AppRunner | None = None
+        self._request_count = 0
 
     @property
     def script(self) -> Script:
@@ -64,7 +73,13 @@ class Simulator:
         """Start to listen."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=0,
+            # Counts from the start of a connection: also for one that never sends its headers.
+            keepalive_timeout=_IDLE_TIMEOUT_S,
+        )
         await self._runner.setup()
         if self._listening is not None:
             await web.SockSite(self._runner, self._listening).start()
@@ -79,11 +94,27 @@ class Simulator:
             self._runner = None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        fault = _foreign_page(request)
+        if fault is not None:
+            return _refusal(403, fault)
+        if self._request_count >= _MAX_REQUESTS:
+            return _refusal(503, "too many requests at the same time")
+        self._request_count += 1
+        try:
+            return await self._reply(request)
+        except TimeoutError:
+            return _refusal(408, "the request came too slowly")
+        finally:
+            self._request_count -= 1
+
+    async def _reply(self, request: web.Request) -> web.StreamResponse:
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            body = await request.read()
         http_request = HttpRequest(
             method=request.method,
             path=request.path,
             headers={name.lower(): value for name, value in request.headers.items()},
-            body=await request.read(),
+            body=body,
         )
         reply = self.service.respond(http_request)
         if reply.is_stream or reply.is_cut or reply.pause_s:
@@ -91,13 +122,39 @@ class Simulator:
         return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)
 
 
+def _foreign_page(request: web.Request) -> str | None:
+    """Return why a request may come from a web page of somebody else, if it may.
+
+    A browser sends requests of any page to this machine. A page whose host name is made to lead
+    here (DNS rebinding) is recognised by `Host`, every other one by `Origin`.
+    """
+    if not _is_local(f"http://{request.headers.get('Host', '')}"):
+        return "the Host header names another machine"
+    origin = request.headers.get("Origin")
+    if origin is not None and not _is_local(origin):
+        return "requests from web pages of other origins are refused"
+    return None
+
+
+def _is_local(url: str) -> bool:
+    try:
+        return urlsplit(url).hostname in _LOCAL_NAMES
+    except ValueError:
+        return False
+
+
+def _refusal(status: int, text: str) -> web.Response:
+    return web.json_response({"error": {"type": "refused", "message": text}}, status=status)
+
+
 async def _send_chunks(request: web.Request, reply: HttpReply) -> web.StreamResponse:
     response = web.StreamResponse(status=reply.status, headers=dict(reply.headers))
     response.enable_chunked_encoding()
-    with suppress(ConnectionError):  # the client may close the connection at any time
+    with suppress(ConnectionError, TimeoutError):  # the client may close the connection at any time
         await response.prepare(request)
         for chunk in reply.chunks:
-            await response.write(chunk)
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
+                await response.write(chunk)
             await asyncio.sleep(reply.pause_s)
         # Without the final chunk a client sees a response that broke off, not one that ended.
         if reply.is_cut and request.transport is not None:

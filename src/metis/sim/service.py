@@ -26,6 +26,9 @@ Step = ModelOutput | Fault
 """What happens on one request."""
 
 _MAX_EXCHANGES = 1000
+# The record is for tests and demos; requests of many megabytes must not fill the memory.
+_MAX_RECORDED_BYTES = 100_000_000
+_MAX_FAULT_COUNTS = 10_000
 
 
 class Script:
@@ -76,13 +79,23 @@ class Service:
         self.settings = settings
         self.exchanges: deque[tuple[HttpRequest, HttpReply]] = deque(maxlen=_MAX_EXCHANGES)
         """The last requests, each with its reply."""
+        self._recorded_bytes = 0
         self._fault_counts: Counter[bytes] = Counter()
 
     def respond(self, http_request: HttpRequest) -> HttpReply:
         """Return the reply to a request."""
         reply = self._reply(http_request)
-        self.exchanges.append((http_request, reply))
+        self._record(http_request, reply)
         return reply
+
+    def _record(self, http_request: HttpRequest, reply: HttpReply) -> None:
+        exchanges = self.exchanges
+        if len(exchanges) == exchanges.maxlen:
+            self._recorded_bytes -= _size(exchanges.popleft())
+        exchanges.append((http_request, reply))
+        self._recorded_bytes += _size(exchanges[-1])
+        while self._recorded_bytes > _MAX_RECORDED_BYTES and len(exchanges) > 1:
+            self._recorded_bytes -= _size(exchanges.popleft())
 
     def _reply(self, http_request: HttpRequest) -> HttpReply:
         match = match_path(http_request.path) if http_request.method == "POST" else None
@@ -123,6 +136,8 @@ class Service:
             fault = fault_in_prompt(turn.text) if turn.awaits_first_reply else None
         if fault is None or fault.times is None:
             return fault
+        if len(self._fault_counts) > _MAX_FAULT_COUNTS:
+            self._fault_counts.clear()
         self._fault_counts[call.seed.digest] += 1
         return fault if self._fault_counts[call.seed.digest] <= fault.times else None
 
@@ -153,6 +168,11 @@ class Service:
         if fault is not None and fault.kind == "cut":
             return faults.cut_off(reply, fault)
         return reply
+
+
+def _size(exchange: tuple[HttpRequest, HttpReply]) -> int:
+    request, reply = exchange
+    return len(request.body) + sum(map(len, reply.chunks))
 
 
 def rechunk(chunks: tuple[bytes, ...], size: int | None) -> tuple[bytes, ...]:

@@ -1,10 +1,9 @@
-"""What `fetch_url` needs of the web: public addresses only, and HTML as text."""
+"""Addresses for `fetch_url`: those on the public internet, and no others."""
 
 import asyncio
 import ipaddress
 import socket
 from collections.abc import Collection
-from html.parser import HTMLParser
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -12,13 +11,6 @@ from metis.tools.tool import ErrorClass, ToolFailedError
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _IPV4_BITS = 0xFFFFFFFF
-_HIDDEN_TAGS = frozenset({"script", "style", "template", "noscript", "svg", "head"})
-_BLOCK_TAGS = frozenset(
-    {
-        *("p", "div", "br", "li", "tr", "table", "section", "article", "header", "footer", "ul"),
-        *("h1", "h2", "h3", "h4", "h5", "h6", "ol", "pre", "blockquote", "nav", "main", "form"),
-    }
-)
 
 
 def is_public_address(address: str) -> bool:
@@ -88,41 +80,3 @@ class PinnedResolver(AbstractResolver):
 
     async def close(self) -> None:
         """Do nothing; nothing is open."""
-
-
-class _TextParser(HTMLParser):
-    """Collects the text of a page, one line for each block element."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-        self._hidden: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in _HIDDEN_TAGS:
-            self._hidden.append(tag)
-        elif tag in _BLOCK_TAGS:
-            self.parts.append("\n")
-        if tag == "a" and not self._hidden:
-            link = dict(attrs).get("href") or ""
-            self.parts.append(f"[{link}] " if link.startswith(("http:", "https:")) else "")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._hidden:
-            while self._hidden.pop() != tag:
-                continue
-        elif tag in _BLOCK_TAGS:
-            self.parts.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if not self._hidden:
-            self.parts.append(data)
-
-
-def html_to_text(html: str) -> str:
-    """Return the text of a page without its markup; the URL of a link stands before its text."""
-    parser = _TextParser()
-    parser.feed(html)
-    parser.close()
-    lines = (" ".join(line.split()) for line in "".join(parser.parts).splitlines())
-    return "\n".join(line for line in lines if line)

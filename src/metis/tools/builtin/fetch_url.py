@@ -1,5 +1,7 @@
 """The fetch_url tool: a page or a file of the public internet."""
 
+import asyncio
+import codecs
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -7,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.tools.html_text import html_to_text
 from metis.tools.media import media_block, media_type
 from metis.tools.tool import (
     ErrorClass,
@@ -30,6 +33,10 @@ MAX_REDIRECTS = 5
 TIMEOUT_S = 60.0
 _FIRST_ERROR_STATUS = 400
 _REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+_ENCODINGS = (
+    *("utf-8", "utf-16", "utf-32", "ascii", "latin", "iso8859", "cp125", "cp8", "cp9", "koi8"),
+    *("gb", "big5", "euc", "shift_jis", "iso2022", "mac-"),
+)
 # A compressed body could unpack to any size.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "metis"}
 
@@ -87,7 +94,8 @@ class FetchUrl:
             for _ in range(MAX_REDIRECTS + 1):
                 response = await self._get(url)
                 if isinstance(response, FetchedPage):
-                    return _page_output(response, is_raw=parsed.raw)
+                    # In a thread: a large page takes longer than the event loop may wait.
+                    return await asyncio.to_thread(_page_output, response, is_raw=parsed.raw)
                 url = response
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ToolFailedError(f"{url} was not reached: {type(error).__name__}.") from None
@@ -164,16 +172,21 @@ def _page_output(page: FetchedPage, *, is_raw: bool) -> ToolOutput:
     return text_output(text, success=is_success, value=value)
 
 
+def _encoding(name: str) -> str:
+    """Return the encoding that a server names if it is one of the web, else UTF-8."""
+    try:
+        usual = codecs.lookup(name).name
+    except (LookupError, ValueError):
+        return "utf-8"
+    # Others take quadratic time (`punycode`) or are no encodings of text (`zip`).
+    return usual if usual.startswith(_ENCODINGS) else "utf-8"
+
+
 def _page_text(page: FetchedPage, *, is_raw: bool) -> str:
     if b"\0" in page.body[:8192]:
         raise ToolFailedError(f"{page.url} is a binary file ({page.media_type}).")
-    try:
-        text = page.body.decode(page.charset, "replace")
-    except LookupError:  # the server names an encoding that does not exist
-        text = page.body.decode("utf-8", "replace")
+    text = page.body.decode(_encoding(page.charset), "replace")
     if not is_raw and page.media_type in ("text/html", "application/xhtml+xml"):
-        from metis.tools.web import html_to_text  # noqa: PLC0415 - needs aiohttp
-
         text = html_to_text(text)
     omitted = len(text) - MAX_CHARACTERS
     return text if omitted <= 0 else f"{text[:MAX_CHARACTERS]}\n[{omitted} characters omitted]"
