@@ -37,6 +37,7 @@ class _PartialBlock:
         "is_closed",
         "is_reported",
         "original_form",
+        "others",
         "texts",
         "thoughts",
         "tool_use_id",
@@ -52,6 +53,8 @@ class _PartialBlock:
         self.texts: list[str] = []
         self.thoughts: list[str] = []
         self.arguments: list[str] = []
+        self.others: dict[str, list[str]] = {}
+        """The pieces of other strings, such as a signature."""
         self.tool_use_id = ""
         self.is_closed = False
 
@@ -68,19 +71,28 @@ class _PartialBlock:
             if key == "type":
                 continue
             if key == "citation":
-                self.wire["citations"] = [*maybe_list(self.wire.get("citations")), value]
+                self._list("citations").append(value)
             elif key == "text" and isinstance(value, str):
                 self.texts.append(value)
             elif key == "thinking" and isinstance(value, str):
                 self.thoughts.append(value)
             elif isinstance(value, str):
-                self.wire[key] = (maybe_text(self.wire.get(key)) or "") + value
+                self.others.setdefault(key, []).append(value)
             else:
                 self.wire[key] = value
+
+    def _list(self, key: str) -> list[Any]:
+        """Return the list of a key, which may be extended in place."""
+        value = self.wire.get(key)
+        if not isinstance(value, list):
+            value = self.wire[key] = list[Any]()
+        return maybe_list(value)
 
     def to_wire(self) -> Wire:
         """Return the block as a plain response would hold it."""
         wire = dict(self.wire)
+        for key, pieces in self.others.items():
+            wire[key] = (maybe_text(wire.get(key)) or "") + "".join(pieces)
         if self.texts:
             wire["text"] = (maybe_text(wire.get("text")) or "") + "".join(self.texts)
         if self.thoughts:
@@ -244,12 +256,13 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         self._body |= {k: v for k, v in wire.items() if k not in ("type", "delta", "usage")}
         # Both events state totals: per field the latest that is not null counts, and they are
         # never added up, which would count the prompt twice (T130).
-        usage = dict(maybe_object(self._body.get("usage")))
+        if not isinstance(self._body.get("usage"), dict):
+            self._body["usage"] = {}
+        usage = maybe_object(self._body["usage"])
         for name, count in maybe_object(wire.get("usage")).items():
             if count is not None or name not in usage:
                 usage[name] = count
-        self._body["usage"] = usage
-        self._add_usage(decode_usage(self._body["usage"], self._context), events)
+        self._add_usage(decode_usage(usage, self._context), events)
 
     def _on_message_stop(self, _: Wire, events: list[StreamEvent]) -> None:
         self._complete(events)

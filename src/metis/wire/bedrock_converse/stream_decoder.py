@@ -58,6 +58,10 @@ def _kind_of(wire: Wire) -> _BlockKind:
     return _KINDS.get(next(iter(wire), ""), "other")
 
 
+class _Pieces(list[str]):
+    """A text that comes in pieces; joined at the end, because each copy would cost its length."""
+
+
 class _PartialBlock:
     """A wire block that is still coming in."""
 
@@ -69,7 +73,7 @@ class _PartialBlock:
         "other",
         "results",
         "sealed",
-        "signature",
+        "signatures",
         "start",
         "texts",
         "tool_use_id",
@@ -84,7 +88,7 @@ class _PartialBlock:
         self.citations: list[Any] = []
         self.results: list[Any] = []
         self.sealed: list[str] = []
-        self.signature: str | None = None
+        self.signatures: list[str] = []
         self.other: Wire = {}
         self.tool_use_id = ""
 
@@ -116,16 +120,17 @@ class _PartialBlock:
             self.sealed.append(sealed)
         signature = maybe_text(delta.get("signature"))
         if signature is not None:
-            self.signature = (self.signature or "") + signature
+            self.signatures.append(signature)
 
     def _add_results(self, parts: list[Any]) -> None:
         for part in parts:
             text = maybe_text(maybe_object(part).get("text"))
-            last = maybe_object(self.results[-1]) if self.results else {}
-            if text is not None and isinstance(last.get("text"), str):
-                self.results[-1] = {"text": last["text"] + text}
-            else:
+            if text is None:
                 self.results.append(part)
+            elif self.results and isinstance(self.results[-1], _Pieces):
+                self.results[-1].append(text)
+            else:
+                self.results.append(_Pieces([text]))
 
     def to_wire(self) -> Wire:
         """Return the block as a plain response would hold it."""
@@ -148,16 +153,20 @@ class _PartialBlock:
                 return {"toolUse": {**call, "input": arguments}}
             case "result":
                 result = maybe_object(self.start.get("toolResult"))
-                return {"toolResult": {**result, "content": self.results}}
+                content = [
+                    {"text": "".join(part)} if isinstance(part, _Pieces) else part
+                    for part in self.results
+                ]
+                return {"toolResult": {**result, "content": content}}
             case _:
                 return self.start
 
     def _reasoning(self) -> Wire:
         wire: Wire = {}
-        if self.texts or self.signature is not None:
+        if self.texts or self.signatures:
             wire["reasoningText"] = {"text": "".join(self.texts)}
-            if self.signature is not None:
-                wire["reasoningText"]["signature"] = self.signature
+            if self.signatures:
+                wire["reasoningText"]["signature"] = "".join(self.signatures)
         if self.sealed:
             wire["redactedContent"] = _join_base64(self.sealed)
         return wire

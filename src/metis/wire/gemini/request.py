@@ -8,7 +8,7 @@ in the body, it comes with the context.
 
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -31,7 +31,7 @@ from metis.wire.gemini.parts import (
 from metis.wire.json_access import Wire, list_at, maybe_object, object_at, read_object
 from metis.wire.original_form import provider_raw_of
 from metis.wire.request import RequestDraft
-from metis.wire.tool_ids import canonical_tool_id
+from metis.wire.tool_ids import WaitingCall, WaitingCalls, canonical_tool_id
 
 _CONTENT_KEYS = frozenset({"role", "parts"})
 # Some clients send results under roles of their own, or no role for the user.
@@ -62,12 +62,6 @@ def parse_path(path: str) -> tuple[str, bool]:
     return match["model"], match["verb"] == "streamGenerateContent"
 
 
-class _WaitingCall(NamedTuple):
-    tool_use_id: str
-    name: str
-    wire_id: str | None
-
-
 class CallPairing:
     """Gives calls their ids, and results the ids of their calls.
 
@@ -78,7 +72,7 @@ class CallPairing:
 
     def __init__(self, scope: str) -> None:
         self._scope = scope
-        self._waiting: list[_WaitingCall] = []
+        self._waiting = WaitingCalls()
         self._counts: dict[str, int] = {}
         self._new_wire_ids: dict[str, str] = {}
         self._in_model_content = False
@@ -105,35 +99,24 @@ class CallPairing:
     def id_of_call(self, name: str, wire_id: str | None) -> str:
         """Return our id for a call; a wire id that is used again is another call (T09)."""
         tool_use_id = self._next_id(wire_id or f"\0{name}")
-        self._waiting.append(_WaitingCall(tool_use_id, name, wire_id))
+        self._waiting.add(WaitingCall(tool_use_id, name, wire_id or ""))
         self.tool_names[tool_use_id] = name
         self._note(tool_use_id, wire_id)
         return tool_use_id
 
     def id_of_result(self, name: str, wire_id: str | None) -> str:
         """Return our id of the call that a result belongs to."""
-        call = self._waiting_call(name, wire_id)
-        if call is None:
+        waiting = self._waiting.take(wire_id or "", name)
+        if waiting is None:
             tool_use_id = self._next_id(f"\0\0{wire_id or name}")
         else:
-            self._waiting.remove(call)
-            tool_use_id = call.tool_use_id
+            tool_use_id = waiting[0].tool_use_id
         self._note(tool_use_id, wire_id)
         return tool_use_id
 
     def _note(self, tool_use_id: str, wire_id: str | None) -> None:
         if wire_id:
             self._new_wire_ids[tool_use_id] = self.wire_ids[tool_use_id] = wire_id
-
-    def _waiting_call(self, name: str, wire_id: str | None) -> _WaitingCall | None:
-        if wire_id is not None:
-            for call in self._waiting:
-                if call.wire_id == wire_id:
-                    return call
-        for call in self._waiting:
-            if call.name == name and (wire_id is None or call.wire_id is None):
-                return call
-        return None
 
     def _next_id(self, key: str) -> str:
         count = self._counts.get(key, 0)

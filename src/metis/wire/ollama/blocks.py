@@ -9,7 +9,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -29,7 +29,7 @@ from metis.canonical.blocks import (
 from metis.canonical.value import raw_constructor
 from metis.streaming.arguments import parse_arguments
 from metis.wire.json_access import Wire, maybe_object, maybe_text
-from metis.wire.tool_ids import canonical_tool_id
+from metis.wire.tool_ids import WaitingCall, WaitingCalls, canonical_tool_id
 
 PROTOCOL = "ollama"
 """The name under which messages store their original form in this protocol."""
@@ -113,14 +113,6 @@ def _media_type(data: str) -> str:
     return next((name for signature, name in _SIGNATURES if signature.match(head)), UNKNOWN_TYPE)
 
 
-class PendingCall(NamedTuple):
-    """A call that waits for its result."""
-
-    wire_id: str
-    name: str
-    tool_use_id: str
-
-
 class PendingCalls:
     """Gives ids to the calls of one conversation, and finds the call that a result answers.
 
@@ -132,41 +124,29 @@ class PendingCalls:
     def __init__(self, scope: str) -> None:
         self._scope = scope
         self._counts: dict[str, int] = {}
-        self._pending: list[PendingCall] = []
+        self._pending = WaitingCalls()
         self._last_by_key: dict[str, str] = {}
 
     def of_call(self, wire_id: str, name: str) -> str:
         """Return our id of the next call."""
         key = wire_id or f"\0{name}"
         tool_use_id = self._new_id(key)
-        self._pending.append(PendingCall(wire_id, name, tool_use_id))
+        self._pending.add(WaitingCall(tool_use_id, name, wire_id))
         self._last_by_key[key] = tool_use_id
         return tool_use_id
 
-    def of_result(self, wire_id: str, name: str) -> tuple[PendingCall, bool]:
+    def of_result(self, wire_id: str, name: str) -> tuple[WaitingCall, bool]:
         """Return the call that a result answers, and whether it is the oldest pending one."""
-        position = self._position(wire_id, name)
-        if position is not None:
-            return self._pending.pop(position), position == 0
+        waiting = self._pending.take(wire_id, name or None)
+        if waiting is not None:
+            return waiting
         last = self._last_by_key.get(wire_id) if wire_id else None
         tool_use_id = last or self._new_id(wire_id or f"\0\0{name}")
-        return PendingCall(wire_id, "", tool_use_id), False
+        return WaitingCall(tool_use_id, "", wire_id), False
 
     def drop_without_id(self) -> None:
         """Stop waiting for results that only their order identifies."""
-        if self._pending:
-            self._pending = [call for call in self._pending if call.wire_id]
-
-    def _position(self, wire_id: str, name: str) -> int | None:
-        if wire_id:
-            for position, call in enumerate(self._pending):
-                if call.wire_id == wire_id:
-                    return position
-        for position, call in enumerate(self._pending):
-            # An id that no call has was made up by the client: then name and order decide.
-            if not (wire_id and call.wire_id) and (not name or call.name == name):
-                return position
-        return None
+        self._pending.drop_without_id()
 
     def _new_id(self, key: str) -> str:
         occurrence = self._counts.get(key, 0)

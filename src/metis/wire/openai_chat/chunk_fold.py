@@ -6,6 +6,7 @@ So a streamed response is decoded by the same code as a plain one, and the two c
 import base64
 import binascii
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from metis.streaming.arguments import parse_arguments
@@ -21,6 +22,10 @@ _IGNORED_CHOICE_KEYS = frozenset({"delta", "message", "text", "token_ids", "logp
 _IGNORED_ENVELOPE_KEYS = frozenset({"choices", "usage", "error", "obfuscation", "object"})
 _CALL_KEYS = frozenset({"id", "index", "function", "custom"})
 _PART_IDENTITY = ("type", "index", "id")
+_MAX_OPEN_DETAILS = 32
+_MAX_FAILED_PARSES = 64
+"""How often arguments are parsed to see whether they are complete; a server could end every piece
+with a brace."""
 _CONCATENATED_KEYS = ("text", "summary", "data")
 
 
@@ -34,6 +39,9 @@ class CallFold:
         self.pieces: list[str] = []
         self.extra_keys: Wire = {}
         self.is_custom = self.is_legacy = False
+        self._failed_parses = 0
+        self._completeness: tuple[int, bool] = (0, False)
+        """Whether the arguments were complete, at that number of pieces."""
         self.tool_use_id = ""
         """Our id; empty until the call was reported."""
         self.block_index = -1
@@ -46,8 +54,17 @@ class CallFold:
     @property
     def is_complete(self) -> bool:
         """Whether the arguments are a JSON object already."""
-        text = self.arguments
-        return bool(text.strip()) and parse_arguments(text)[1] is None
+        # Parsed again only when a piece came that can have completed an object: others wait for
+        # this call, and each of their pieces would cost the length of its arguments.
+        count, result = self._completeness
+        if count < len(self.pieces):
+            last = self.pieces[-1].rstrip()
+            if last:
+                can_be = last.endswith("}") and self._failed_parses < _MAX_FAILED_PARSES
+                result = can_be and parse_arguments(self.arguments)[1] is None
+                self._failed_parses += can_be and not result
+            self._completeness = len(self.pieces), result
+        return result
 
     def add(self, wire: Wire) -> str:
         """Add a fragment; return what it adds to the arguments."""
@@ -128,7 +145,8 @@ class ChoiceFold:
             if key not in _IGNORED_CHOICE_KEYS and is_news:
                 self._choice_keys[key] = value
         for key, value in maybe_object(wire.get("logprobs")).items():
-            self._logprobs[key] = [*maybe_list(self._logprobs.get(key)), *maybe_list(value)] or None
+            # In place: a stream has thousands of them, and each copy would cost their number.
+            self._logprobs[key] = _extended(self._logprobs.get(key), maybe_list(value))
 
     def add_delta(self, delta: Wire) -> None:
         """Add everything in a delta but its calls."""
@@ -242,6 +260,15 @@ class ChoiceFold:
         return {**self._message_keys, **stated}
 
 
+def _extended(items: Any, more: list[Any]) -> list[Any] | None:
+    """Return a list of ours with more items; None if it has none."""
+    if not isinstance(items, list):
+        return list(more) or None
+    extended = maybe_list(items)
+    extended += more
+    return extended
+
+
 def _starts_another(call: CallFold, fragment: Wire) -> bool:
     """Return whether a fragment without an id names another call than the one at its index."""
     name = _text(maybe_object(fragment.get("function")).get("name"))
@@ -289,7 +316,9 @@ def fold_body(envelope: Wire, usage: Wire, choices: Iterable[ChoiceFold]) -> Wir
 def _merge_details(details: list[Wire], fragments: list[Any]) -> None:
     """Add fragments of OpenRouter's typed reasoning to the parts that they continue (T55)."""
     for fragment in map(maybe_object, fragments):
-        detail = next((part for part in reversed(details) if _continues(part, fragment)), None)
+        # Fragments continue one of the last parts; a server could send thousands of others.
+        recent = islice(reversed(details), _MAX_OPEN_DETAILS)
+        detail = next((part for part in recent if _continues(part, fragment)), None)
         if detail is None:
             details.append(dict(fragment))
             continue

@@ -168,6 +168,7 @@ class OutputRun:
         self._wire_ids: dict[str, str] = {}
         self._call_forms: dict[str, Any] = {}
         self._thinking_forms: dict[str, Any] = {}
+        self._thinking_keys = _ThinkingKeys()
         self._image_forms: dict[str, Any] = {}
 
     @property
@@ -194,8 +195,9 @@ class OutputRun:
             item = decode_reasoning_item(wire, self._issuer)
             if item is not None:
                 block, form = item
+                key = self._thinking_keys.add(block)
                 if form:
-                    self._thinking_forms[_thinking_key(block, self.blocks)] = form
+                    self._thinking_forms[key] = form
                 self.blocks.append(block)
                 return
         else:
@@ -238,13 +240,22 @@ class OutputRun:
         self._image_forms[str(image.id)] = keys
 
 
-def _thinking_key(block: AnyThinking, before: Sequence[ContentBlock]) -> str:
-    """Return the key of thinking in its run: the provider's id, or its number."""
-    others = [other for other in before if isinstance(other, AnyThinking)]
-    # An id that is missing, or was used before, identifies nothing.
-    if block.id and all(other.id != block.id for other in others):
-        return block.id
-    return f"#{len(others)}"
+class _ThinkingKeys:
+    """Gives thinking its key in a run: the provider's id, or its number if that is no key."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._used: set[str] = set()
+
+    def add(self, block: AnyThinking) -> str:
+        """Return the key of the next thinking block."""
+        number, block_id = self._count, block.id
+        self._count += 1
+        # An id that is missing, or was used before, identifies nothing.
+        if not block_id or block_id in self._used:
+            return f"#{number}"
+        self._used.add(block_id)
+        return block_id
 
 
 def _decode_image(wire: Wire, issuer: str) -> ArtifactBlock | None:
@@ -269,6 +280,7 @@ def encode_items(
     message_forms = _message_forms(content, form)
     call_forms: Mapping[str, Any] = form.get("calls") or EMPTY
     is_foreign = purpose == "response" and not form
+    thinking_keys = _ThinkingKeys()
     skipped = 0
     for index, block in enumerate(content):
         if skipped:
@@ -290,7 +302,7 @@ def encode_items(
                 yield _for_purpose(wire, purpose)
         else:
             foreign_id = new_item_id("rs", message_id, index) if is_foreign else None
-            item = _encode_other(block, form, content[:index], foreign_id)
+            item = _encode_other(block, form, thinking_keys, foreign_id)
             if isinstance(item, Raw):
                 yield item
             elif item is not None:
@@ -305,7 +317,7 @@ def new_item_id(prefix: str, message_id: str, index: int) -> str:
 def _encode_other(
     block: ContentBlock,
     form: Mapping[str, Any],
-    before: Sequence[ContentBlock],
+    thinking_keys: _ThinkingKeys,
     foreign_id: str | None,
 ) -> Any:
     """Encode what is neither text nor call; `foreign_id` is the id of another provider's item."""
@@ -314,7 +326,7 @@ def _encode_other(
             if foreign_id is not None:
                 return encode_foreign_thinking(block, foreign_id)
             forms: Mapping[str, Any] = form.get("thoughts") or EMPTY
-            return encode_reasoning_item(block, forms.get(_thinking_key(block, before)) or EMPTY)
+            return encode_reasoning_item(block, forms.get(thinking_keys.add(block)) or EMPTY)
         case ArtifactBlock():
             return encode_image(block, form, foreign_id)
         case OpaqueBlock():

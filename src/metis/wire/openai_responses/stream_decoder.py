@@ -344,7 +344,9 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
         item = self._item_of(wire, "message", events)
         if not item.is_done:
             part = item.parts.setdefault(maybe_count(wire.get("content_index")) or 0, {})
-            part["annotations"] = [*maybe_list(part.get("annotations")), wire.get("annotation")]
+            if not isinstance(part.get("annotations"), list):
+                part["annotations"] = []
+            maybe_list(part["annotations"]).append(wire.get("annotation"))
 
     def _decode_summary(self, wire: Wire, events: list[StreamEvent]) -> None:
         item = self._item_of(wire, "reasoning", events)
