@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from datetime import UTC, datetime
+from pathlib import Path
 
 from metis import Message, Role, TextBlock, new_ulid, store
 from metis.store import (
@@ -11,10 +12,12 @@ from metis.store import (
     Match,
     Overview,
     Policy,
+    RepairReport,
     SessionRecord,
     Store,
     Sweep,
     ToolCallRecord,
+    repair,
 )
 
 POWER: Durability = "power"  # an acknowledged write survives a power failure
@@ -53,5 +56,13 @@ async def main(url: str) -> None:
         assert await opened.check() == []
 
 
+async def salvage(url: str, target: Path) -> None:
+    """Copy everything that can be read of a damaged file to a new one."""
+    report: RepairReport = await repair(url, target)
+    print(report.session_count, "sessions saved,", len(report.lost), "parts lost")
+
+
 with tempfile.TemporaryDirectory() as directory:
-    asyncio.run(main(f"sqlite:///{directory}/chats.db"))
+    address = f"sqlite:///{directory}/chats.db"
+    asyncio.run(main(address))
+    asyncio.run(salvage(address, Path(directory) / "repaired.db"))
