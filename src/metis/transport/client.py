@@ -355,7 +355,7 @@ class Transport:
                     sock_connect=limits.connect_s,
                     sock_read=limits.silence_s,
                 ),
-                # Not `trust_env`: beside proxies it reads the netrc file, whose logins are not meant for
+                # Not `trust_env`: it also reads the netrc file, whose logins are not meant for
                 # providers and collide with their keys.
                 trust_env=False,
                 # `body_chunks` decompresses with a limit.
