@@ -26,8 +26,22 @@ HIGHLIGHT_CONTEXT = 50
 RULE_WIDTH = 40
 _MIN_WIDTH = 8
 
-# A paragraph, heading, table or quote; one item of a list; one line of a fenced code block.
-Kind = Literal["block", "item", "code"]
+# Text without an end of line or block is drawn in pieces of this many characters: a redraw of one
+# endless paragraph would take longer with each word.
+MAX_PIECE = 16_000
+# How far a piece may be shortened to end at a space.
+_CUT_WINDOW = 200
+# A block with more signs of Markdown is drawn as it is: the parser needs 0.15 ms for each bracket.
+_MAX_BRACKETS = 200
+_MAX_PIPES = 2_000
+_MAX_SIGNS = 1_000
+# Longer code is drawn without colours: a lexer may take any time for a line.
+_MAX_HIGHLIGHTED_LINE = 1_000
+_MAX_HIGHLIGHTED = 8_000
+
+# A paragraph, heading, table or quote; one item of a list; one line of a fenced code block; a part
+# of a line that is too long for Markdown.
+Kind = Literal["block", "item", "code", "plain"]
 
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})\s*(\S*)")
 _HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")
@@ -35,6 +49,7 @@ _RULE = re.compile(r" {0,3}([-*_])\s*(?:\1\s*){2,}$")
 _ITEM = re.compile(r"( {0,3})([-*+]|\d{1,9}[.)])(?= |$)")
 _QUOTE = re.compile(r" {0,3}>")
 _HEADING_UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
+_SIGN = re.compile(r"[*_~`<&\\!]")
 _INLINE_STYLES = {"strong": "bold", "em": "italic", "s": "strike", "link": "underline"}
 
 
@@ -54,7 +69,9 @@ class MarkdownSplitter:
 
     def __init__(self) -> None:
         self._partial_line = ""
+        self._is_cut = False
         self._lines: list[str] = []
+        self._block_length = 0
         self._is_item = False
         self._fence: str | None = None
         self._language = ""
@@ -62,12 +79,17 @@ class MarkdownSplitter:
 
     def feed(self, text: str) -> list[Piece]:
         """Add text, and return the pieces that it finishes."""
-        *lines, self._partial_line = (self._partial_line + visible_controls(text)).split("\n")
-        return [piece for line in lines for piece in self._add_line(line)]
+        # Never more than a piece and the new text is copied, however long the line is.
+        *lines, partial_line = (self._partial_line + text).split("\n")
+        pieces: list[Piece] = []
+        for line in lines:
+            pieces += self._end_line(line)
+        self._partial_line, cut = self._cut(partial_line)
+        return pieces + cut
 
     def end(self) -> list[Piece]:
         """Return everything that is left, for the text is complete."""
-        pieces = list(self._add_line(self._partial_line)) if self._partial_line else []
+        pieces = self._end_line(self._partial_line) if self._partial_line else []
         pieces += self._close()
         self.__init__()
         return pieces
@@ -78,6 +100,41 @@ class MarkdownSplitter:
         # The copy shares nothing that ending it could change.
         copy.__dict__.update(self.__dict__, _lines=[*self._lines])
         return copy.end()
+
+    def _cut(self, line: str) -> tuple[str, list[Piece]]:
+        """Return the end of a line, and the pieces before it if it is too long for one.
+
+        Only the first characters decide, so that it does not matter how the text was split.
+        """
+        pieces: list[Piece] = []
+        if self._fence is None and self._lines and self._block_length + len(line) > MAX_PIECE:
+            pieces += self._close()
+        start = 0
+        while len(line) - start > MAX_PIECE:
+            end = start + MAX_PIECE
+            end = line.rfind(" ", end - _CUT_WINDOW, end) + 1 or end
+            pieces.append(self._long_piece(line[start:end]))
+            start = end
+            self._is_cut = True
+        return line[start:], pieces
+
+    def _end_line(self, line: str) -> list[Piece]:
+        """Add a complete line, or the end of one whose beginning was drawn."""
+        line, pieces = self._cut(line.removesuffix("\r"))
+        if self._is_cut:
+            self._is_cut = False
+            return [*pieces, self._long_piece(line)]
+        pieces += self._add_line(visible_controls(line))
+        length = self._block_length if len(self._lines) > 1 else 0
+        self._block_length = length + len(line) + 1 if self._lines else 0
+        return pieces
+
+    def _long_piece(self, text: str) -> Piece:
+        if self._fence is None:
+            return Piece(kind="plain", text=visible_controls(text))
+        number = self._code_line_count
+        self._code_line_count += 1
+        return Piece(kind="code", text=visible_controls(text), number=number)
 
     def _add_line(self, line: str) -> list[Piece]:
         if self._fence is not None:
@@ -155,17 +212,21 @@ class CodeHighlighter:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._length = 0
 
     def copy(self) -> "CodeHighlighter":
         """Return a copy that can go on without changing this one."""
         other = CodeHighlighter()
-        other._lines = [*self._lines]
+        other._lines, other._length = [*self._lines], self._length
         return other
 
     def line(self, piece: Piece) -> Text:
         """Return the next line of a code block."""
-        if piece.number % HIGHLIGHT_CONTEXT == 0:
-            self._lines = []
+        if len(piece.text) > _MAX_HIGHLIGHTED_LINE:
+            return Text(CODE_INDENT + piece.text)
+        self._length += len(piece.text)
+        if piece.number % HIGHLIGHT_CONTEXT == 0 or self._length > _MAX_HIGHLIGHTED:
+            self._lines, self._length = [], len(piece.text)
         self._lines.append(piece.text)
         return _highlighted(self._lines, piece.language)[-1]
 
@@ -197,6 +258,8 @@ class MarkdownDrawer:
         self._previous = piece
         if piece.kind == "code":
             return [*gap, self._code.line(piece)]
+        if piece.kind == "plain":
+            return gap + wrap(Text(piece.text), width)
         return gap + block_rows(piece.text, width)
 
     def preview(self, pieces: Iterable[Piece], width: int) -> list[Text]:
@@ -211,6 +274,8 @@ class MarkdownDrawer:
             return False
         if piece.kind == "code":
             return piece.number == 0
+        if piece.kind == previous.kind == "plain":
+            return False
         is_same_list = _is_numbered(piece) == _is_numbered(previous)
         return not (piece.kind == previous.kind == "item" and is_same_list)
 
@@ -249,6 +314,9 @@ def _parser() -> MarkdownIt:
 
 def block_rows(text: str, width: int) -> list[Text]:
     """Return a block of Markdown as rows."""
+    is_costly = text.count("[") > _MAX_BRACKETS or text.count("|") > _MAX_PIPES
+    if is_costly or len(_SIGN.findall(text)) > _MAX_SIGNS:
+        return wrap(Text(text), max(width, _MIN_WIDTH))
     return _node_rows(SyntaxTreeNode(_parser().parse(text)).children, width)
 
 

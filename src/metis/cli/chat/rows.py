@@ -74,9 +74,25 @@ def _column_widths(cells: Sequence[Sequence[Text]], width: int) -> list[int]:
         max((cell_width(row[column].plain) for row in cells if column < len(row)), default=0)
         for column in range(column_count)
     ]
-    while sum(widths) + GAP * (column_count - 1) > width and max(widths) > _MIN_COLUMN_WIDTH:
-        widths[widths.index(max(widths))] -= 1
-    return widths
+    available = width - GAP * (column_count - 1)
+    if sum(widths) <= available:
+        return widths
+    # The largest width that all columns can have; a search, for a cell may be very wide.
+    low, high = _MIN_COLUMN_WIDTH, max(widths)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(min(size, middle) for size in widths) <= available:
+            low = middle
+        else:
+            high = middle - 1
+    narrowed = [min(size, low) for size in widths]
+    rest = available - sum(narrowed)
+    # What is left goes to the last of the narrowed columns, one cell each.
+    for column in reversed(range(column_count)):
+        if rest > 0 and widths[column] > low:
+            narrowed[column] += 1
+            rest -= 1
+    return narrowed
 
 
 def _aligned(row: Sequence[Text], widths: Sequence[int], right: Collection[int]) -> list[Text]:

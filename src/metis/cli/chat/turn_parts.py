@@ -20,6 +20,8 @@ PROMPT_MARK = "› "  # noqa: RUF001 - calmer than a greater-than sign
 REASONING_PATH = "$.reasoning"
 MAX_LOSS_KINDS = 12
 MAX_RESULT_LINES = 4
+# How much of a line of thinking is drawn at once.
+MAX_THINKING_PIECE = 4_000
 # How many turns of a resumed conversation are shown.
 SHOWN_TURNS = 2
 
@@ -63,7 +65,12 @@ class ThinkingStream:
 
     def feed(self, text: str, width: int) -> list[Text]:
         """Add text, and return the rows that it finishes."""
-        *lines, self._partial_line = (self._partial_line + visible_controls(text)).split("\n")
+        *lines, partial_line = (self._partial_line + text).split("\n")
+        # A line that does not end is drawn in pieces, since each redraw draws all that is left.
+        end = len(partial_line) - len(partial_line) % MAX_THINKING_PIECE
+        if end:
+            lines.append(partial_line[:end])
+        self._partial_line = partial_line[end:]
         return [row for line in lines for row in _thinking_rows(line, width)]
 
     def tail(self, width: int) -> list[Text]:
@@ -77,7 +84,8 @@ class ThinkingStream:
 
 
 def _thinking_rows(line: str, width: int) -> list[Text]:
-    return prefix_rows("│ ", wrap(Text(line, "dim italic"), width - 2), style="dim")
+    text = Text(visible_controls(line.removesuffix("\r")), "dim italic")
+    return prefix_rows("│ ", wrap(text, width - 2), style="dim")
 
 
 class CollapsedThinking:

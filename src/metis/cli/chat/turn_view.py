@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Collection, Generator, Sequence
 from contextlib import aclosing
 from typing import Literal
 
+from msgspec.structs import replace
 from rich.text import Text
 
 from metis.canonical.blocks import RedactedThinkingBlock, ToolUseBlock
@@ -49,6 +50,8 @@ FRAME_S = 0.033
 # The time between two redraws in units of the last one: so a very long paragraph, which takes long
 # to draw, does not keep a processor busy.
 REDRAW_FACTOR = 4
+# How many characters are drawn at once, which takes less than a tenth of a second.
+MAX_DELTA = 16_000
 # How often the elapsed seconds are updated.
 TICK_S = 1.0
 # The note under a turn that Ctrl-C has stopped.
@@ -320,7 +323,17 @@ class TurnDisplay:
 async def _handle_all(view: TurnView, events: AsyncGenerator[TurnEvent]) -> None:
     async with aclosing(events) as turn_events:
         async for event in turn_events:
-            view.handle(event)
+            if isinstance(event, TextDelta | ThinkingDelta) and len(event.text) > MAX_DELTA:
+                await _handle_long(view, event)
+            else:
+                view.handle(event)
+
+
+async def _handle_long(view: TurnView, event: TextDelta | ThinkingDelta) -> None:
+    """Draw a long delta in parts, between which keys and other tasks have their turn."""
+    for start in range(0, len(event.text), MAX_DELTA):
+        view.handle(replace(event, text=event.text[start : start + MAX_DELTA]))
+        await asyncio.sleep(0)
 
 
 async def _tick(view: TurnView) -> None:

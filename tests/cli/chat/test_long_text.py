@@ -1,0 +1,121 @@
+"""Text without end: the work of drawing it grows with its length and not faster."""
+
+import itertools
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from rich.text import Text
+
+from metis.cli.chat import markdown
+from metis.cli.chat.markdown import MarkdownStream
+from metis.cli.chat.rows import split_full, table_rows, wrap
+from metis.cli.chat.turn_parts import RowStream, ThinkingStream
+from metis.cli.text import fold, visible_controls
+
+WIDTH = 80
+SIZES = (4_000, 8_000, 16_000)
+# Twice the text may be twice the work, and a little more for what begins in the middle.
+MAX_RATIO = 2.6
+UNITS = (
+    "x",
+    "word ",
+    "[",
+    "![a](",
+    "*a_ ",
+    "`` ` ",
+    "~~a",
+    "|a",
+    "> ",
+    "- some words of an item\n",
+    "\x1b[1m",
+    "\u6f22",
+    "some words of a line\n",
+)
+
+
+@pytest.fixture(autouse=True)
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markdown, "MAX_PIECE", 1_000)
+    monkeypatch.setattr("metis.cli.chat.turn_parts.MAX_THINKING_PIECE", 1_000)
+
+
+def _work(function: Callable[[], object]) -> int:
+    """Return how many calls a function makes, in Python and in C."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        del frame, argument
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def _draw(stream: RowStream, text: str) -> None:
+    """Draw a text as it arrives: in small pieces, with a redraw now and then."""
+    for start in range(0, len(text), 1_000):
+        stream.feed(text[start : start + 1_000], WIDTH)
+        stream.tail(WIDTH)
+    stream.end(WIDTH)
+
+
+def _assert_linear(work: Callable[[str], object], unit: str) -> None:
+    work(unit * 100)  # what is loaded and cached at the first use
+    counts = [_work(lambda size=size: work((unit * size)[:size])) for size in SIZES]
+    ratios = [second / first for first, second in itertools.pairwise(counts)]
+    # A large constant is no growth: few calls are not compared.
+    assert counts[-1] < 2_000 or max(ratios) <= MAX_RATIO, (counts, ratios)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_an_answer_that_does_not_end(unit: str) -> None:
+    _assert_linear(lambda text: _draw(MarkdownStream(), text), unit)
+
+
+@pytest.mark.parametrize("unit", ["x", "word ", "\x1b"])
+def test_thinking_that_does_not_end(unit: str) -> None:
+    _assert_linear(lambda text: _draw(ThinkingStream(), text), unit)
+
+
+@pytest.mark.parametrize("unit", ["x = 1 ", "'", "(", "/*"])
+@pytest.mark.parametrize("language", ["", "python", "c"])
+def test_one_line_of_code(unit: str, language: str) -> None:
+    _assert_linear(lambda text: _draw(MarkdownStream(), f"```{language}\n{text}"), unit)
+
+
+@pytest.mark.parametrize("unit", ["x", "word ", "\u6f22", " ", "\x1b"])
+def test_one_line_on_the_screen(unit: str) -> None:
+    _assert_linear(lambda text: fold(text, WIDTH), unit)
+    _assert_linear(lambda text: wrap(Text(text), WIDTH), unit)
+    _assert_linear(lambda text: split_full(Text(text), WIDTH), unit)
+    _assert_linear(visible_controls, unit)
+
+
+def test_a_table_with_a_very_wide_cell() -> None:
+    _assert_linear(lambda text: table_rows([[Text("a"), Text(text)]], WIDTH), "x")
+
+
+@pytest.mark.parametrize("separator", ["\n", "\n\n", " "])
+def test_a_long_text_gives_the_same_rows_however_it_was_split(separator: str) -> None:
+    text = separator.join(f"word{number} and [some](link) text" for number in range(500))
+    assert len(text) > 3 * markdown.MAX_PIECE
+
+    def rows(size: int) -> list[str]:
+        stream = MarkdownStream()
+        drawn: list[Text] = []
+        for start in range(0, len(text), size):
+            drawn += stream.feed(text[start : start + size], WIDTH)
+        return [row.plain for row in [*drawn, *stream.end(WIDTH)]]
+
+    expected = rows(len(text))
+    assert rows(7) == rows(999) == expected
+    words = " ".join(expected).split()
+    assert [word for word in words if word.startswith("word")] == [f"word{n}" for n in range(500)]
