@@ -151,7 +151,7 @@ def _extended(
 ) -> EncodedHistory:
     """Return a history with the projection of its new messages added; the earlier one stays."""
     new = messages[len(earlier.messages) :]
-    dialect, encoder = earlier.dialect.copy(), earlier.encoder.copy()
+    dialect = earlier.dialect.copy()
     projected, losses = projection.messages, projection.losses
     wire_ids = dialect.wire_ids(projection.call_ids)
     is_usual, foreign = _original_forms(new, profile)
@@ -162,6 +162,7 @@ def _extended(
         record_unmapped_keys(foreign, profile, recorder)
         record_rewritten_keys(projection.attachments, profile, recorder)
         losses = losses + recorder.losses
+    encoder = earlier.encoder.copy()
     encoder.add(projected, wire_ids or EMPTY)
     call_ids = projection.call_ids
     if call_ids is not None and earlier.call_ids:

@@ -6,6 +6,7 @@ gives the same message as a plain response.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any, Final
 
 import msgspec
@@ -101,7 +102,7 @@ def for_issuer(messages: Sequence[Message], profile: Profile) -> Sequence[Messag
         )
         for message in messages
     ]
-    return messages if are_identical(renamed, messages) else renamed
+    return messages if all(map(is_, renamed, messages)) else renamed
 
 
 def _response_issuers(profile: Profile) -> _Issuers:

@@ -89,13 +89,6 @@ def fit_message_order(messages: Sequence[Message], recorder: LossRecorder) -> li
     return sent
 
 
-def has_free_order(messages: Sequence[Message], target: Target) -> bool:
-    """Whether a target accepts messages in any order of roles, as most do."""
-    if target.alternates_roles or target.joins_text or not target.allows_user_after_tool:
-        return False
-    return target.prefill == "any" or not messages or messages[-1].role != Role.ASSISTANT
-
-
 def _join_neighbours(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
     # Chat templates of open models raise on two messages of one role in a row (T72, T74).
     joined: list[Message] = []

@@ -18,7 +18,6 @@ from metis.projection.message_order import (
     INSTRUCTION_ROLES,
     fit_first_and_last,
     fit_message_order,
-    has_free_order,
     is_opening,
 )
 from metis.projection.roles import (
@@ -40,7 +39,7 @@ from metis.projection.tool_calls import (
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
     """Return a history as a target can carry it; the messages given are not changed."""
-    if has_free_order(messages, target):
+    if _has_free_order(messages, target):
         projection = project_fast(messages, target)
         if projection is not None:
             return projection if _is_under_way(messages) else replace(projection, call_ids=None)
@@ -70,7 +69,7 @@ def project_by_rules(
     can_continue = (
         is_complete
         and bool(sent)
-        and has_free_order(messages, target)
+        and _has_free_order(messages, target)
         # A longer history moves cache marks to other messages.
         and not any(message.metadata.hints for message in messages)
         and (not is_start or _is_under_way(sent))
@@ -88,7 +87,7 @@ def project_appended(
 
     None if they must be projected together with the history.
     """
-    if not has_free_order(messages, target):
+    if not _has_free_order(messages, target):
         return None
     projection = project_fast(messages, target, earlier_call_ids)
     if projection is not None:
@@ -99,6 +98,13 @@ def project_appended(
     if projection.call_ids is None or not projection.call_ids.isdisjoint(earlier_call_ids):
         return None
     return projection
+
+
+def _has_free_order(messages: Sequence[Message], target: Target) -> bool:
+    # Most targets accept messages in any order of roles.
+    if target.alternates_roles or target.joins_text or not target.allows_user_after_tool:
+        return False
+    return target.prefill == "any" or not messages or messages[-1].role != Role.ASSISTANT
 
 
 def _depends_on_earlier(messages: Sequence[Message], target: Target) -> bool:

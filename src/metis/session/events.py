@@ -153,14 +153,21 @@ class Trace:
         self._turn_id = turn_id
 
     def emit(
-        self, payload: Payload, *, parent: Event | None = None, actor: Actor = Actor.SYSTEM
+        self,
+        payload: Payload | Callable[[], Payload],
+        *,
+        parent: Event | None = None,
+        actor: Actor = Actor.SYSTEM,
     ) -> Event | None:
-        """Emit an event; a bus that is full or closed is logged and stops no turn."""
+        """Emit an event; a bus that is full or closed is logged and stops no turn.
+
+        A payload that is given as a function is made only if there is a bus.
+        """
         if self._bus is None:
             return None
         try:
             return self._bus.emit(
-                payload,
+                payload if isinstance(payload, Payload) else payload(),
                 session_id=self._session_id,
                 turn_id=self._turn_id,
                 parent=parent,

@@ -99,7 +99,7 @@ class ModelCaller:
             started_s=time.monotonic(),
         )
         self._started_event = self._reporter.trace.emit(
-            LlmCallStarted(
+            lambda: LlmCallStarted(
                 model=model.id,
                 provider=model.provider,
                 request_id=new_ulid(),
@@ -259,11 +259,12 @@ class ModelCaller:
         self._add_usage(response)
         self._failed_attempts = 0  # the next request has all its attempts again (T192)
         self._setup.outages.record_success(call.model.id, self._reporter.trace)
-        payload = llm_call_completed(
-            response, first_chunk_ms=call.first_chunk_ms, parent_session_id=self._setup.parent
-        )
         self.parent_event = self._reporter.trace.emit(
-            payload, parent=self._started_event, actor=Actor.AGENT
+            lambda: llm_call_completed(
+                response, first_chunk_ms=call.first_chunk_ms, parent_session_id=self._setup.parent
+            ),
+            parent=self._started_event,
+            actor=Actor.AGENT,
         )
         if not response.content:
             # Providers reject a history with an empty message, so it must not be stored (T166).

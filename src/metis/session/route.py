@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -78,7 +79,8 @@ class TurnRouter:
         if decision.chosen is None and self._retry_unavailable(decision):
             decision = setup.router.decide(facts)
         elapsed_ms = (time.perf_counter() - started_s) * 1000
-        self._trace.emit(route_decided(decision, elapsed_ms=elapsed_ms), parent=parent)
+        payload = partial(route_decided, decision, elapsed_ms=elapsed_ms)
+        self._trace.emit(payload, parent=parent)
         if setup.outages.is_new_problem(decision.policy_problem, self._trace):
             text = f"the rules file is not used: {decision.policy_problem}"
             self._context.reporter.warn("rules_invalid", text)

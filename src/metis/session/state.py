@@ -118,6 +118,8 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         """
         conversation = self.conversation
         budget = conversation.budget(self.setup.budget)
+        if budget.session_usd is budget.day_usd is budget.month_usd is None:
+            return
         spent = Spending(session_usd=conversation.cost().total_usd + conversation.workers_usd)
         # Sums over all sessions need the store; without such limits no query is made.
         if budget.day_usd is not None or budget.month_usd is not None:

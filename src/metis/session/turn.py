@@ -115,7 +115,7 @@ class Turn:
         prompt = await self._store_prompt()
         facts = self._router.facts(prompt, self._override)
         self._started_event = self._caller.parent_event = self._trace.emit(
-            events.TurnStarted(
+            lambda: events.TurnStarted(
                 user_message_hash=short_hash(prompt.content_digest().encode()),
                 estimated_input_tokens=facts.estimated_input_tokens,
                 has_images=any(map(contains_image, prompt.content)),
@@ -206,16 +206,18 @@ class Turn:
         self._send_ended(
             StopReason.END_TURN if self._response is None else reason or StopReason.UNKNOWN
         )
-        payload = events.TurnCompleted(
-            stop_reason=reason or StopReason.END_TURN,
-            llm_call_count=self._caller.call_count,
-            tool_call_count=self._tools.result_count,
-            total_input_tokens=self._caller.input_tokens,
-            total_output_tokens=self._caller.output_tokens,
-            total_cost_usd=self._conversation.cost().total_usd - self._cost_before,
-            wall_time_seconds=time.monotonic() - self._started_s,
+        self._trace.emit(
+            lambda: events.TurnCompleted(
+                stop_reason=reason or StopReason.END_TURN,
+                llm_call_count=self._caller.call_count,
+                tool_call_count=self._tools.result_count,
+                total_input_tokens=self._caller.input_tokens,
+                total_output_tokens=self._caller.output_tokens,
+                total_cost_usd=self._conversation.cost().total_usd - self._cost_before,
+                wall_time_seconds=time.monotonic() - self._started_s,
+            ),
+            parent=self._started_event,
         )
-        self._trace.emit(payload, parent=self._started_event)
 
     def _end_cancelled(self) -> None:
         self._send_ended(StopReason.CANCELLED)

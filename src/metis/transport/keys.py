@@ -91,7 +91,7 @@ class Keys:
     def _from_file(self, profile: Profile) -> Any:
         """Return the entry for a provider, or for another one with the same variable."""
         entries = self._file_entries()
-        if profile.name in entries or profile.auth.variable is None:
+        if not entries or profile.name in entries or profile.auth.variable is None:
             return entries.get(profile.name)
         # `openai` and `openai-responses` are one account.
         for name in entries.keys() & set(adapters.names()):

@@ -75,13 +75,13 @@ class EncodedMessages(Struct, eq=False):
     ) -> bytes:
         """Return the request body; `open_message` is the last one, which may still grow."""
         # A long history is encoded with its first body and not copied into another list.
-        if not self._encoded:
+        if self._envelope is None or not (self._encoded or self._waiting):
             return self._first_body(tools, options, encode_envelope, open_message)
         if self._waiting:
             self._encoded.append(memoryview(self._write(self._waiting))[1:-1])
             self._waiting = []
         envelope = self._envelope
-        if envelope is None or not envelope.matches(tools, options):
+        if not envelope.matches(tools, options):
             wire = encode_envelope(options, tools)
             envelope = self._envelope = self._new_envelope(tools, options, wire)
         pieces: list[EncodedJson] = [envelope.before]
@@ -105,8 +105,10 @@ class EncodedMessages(Struct, eq=False):
         messages = self._waiting if open_message is None else [*self._waiting, open_message]
         wire = encode_envelope(options, tools)
         body = self._write({**wire, self._key: messages})
-        if self._waiting:
-            envelope = self._envelope = self._new_envelope(tools, options, wire)
+        if messages:
+            self._envelope = self._new_envelope(tools, options, wire)
+        if self._envelope is not None and self._waiting:
+            envelope = self._envelope
             tail = len(envelope.after)
             if open_message is not None:
                 tail += len(self._write(open_message)) + len(b",")

@@ -274,7 +274,8 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         body = {**self._body, "content": [block.to_wire() for block in blocks]}
         message = decode_body(body, self._context, message_id=self._message_id, status=status)
-        return mark_invalid_calls(message, (block.arguments for block in blocks))
+        arguments = [block.arguments for block in blocks]
+        return mark_invalid_calls(message, arguments) if any(arguments) else message
 
 
 _PLAIN_STARTS: tuple[Wire, ...] = (
