@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: all run test test-slow lint types imports format rows bench docs catalog cassettes lock clean
+.PHONY: all run test test-slow lint types imports format fuzz rows bench docs catalog cassettes lock clean
 
 all: test lint types imports
 
@@ -32,6 +32,11 @@ imports: $(VENV)/.ready
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Runs every fuzz target for an equal share of TIME seconds; faults are written to tests/fuzz/regressions.
+TIME ?= 60
+fuzz: $(VENV)/.ready
+	PYTHONPATH=tests:tests/wire $(BIN)/python -m fuzz.run $(TIME)
 
 rows: $(VENV)/.ready
 	@$(BIN)/python tests/project/rows.py
