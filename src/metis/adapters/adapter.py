@@ -22,7 +22,12 @@ from metis.adapters.response_decoder import (
     for_issuer,
     with_issuer,
 )
-from metis.adapters.response_encoder import ClientStreamEncoder, log_losses, response_for_client
+from metis.adapters.response_encoder import (
+    ClientStreamEncoder,
+    error_for_client,
+    log_losses,
+    response_for_client,
+)
 from metis.adapters.think_tags import (
     ThinkTagDecoder,
     ThinkTagEncoder,
@@ -30,7 +35,7 @@ from metis.adapters.think_tags import (
     split_think_tags,
 )
 from metis.adapters.tool_options import OptionLoss, placeholder_tools
-from metis.canonical.errors import DecodeError
+from metis.canonical.errors import DecodeError, ProviderError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
@@ -326,6 +331,10 @@ class Adapter:
         message, losses = response_for_client(message, self.profile)
         body = self._codec.encode_response(message, self._context(context))
         return ServedResponse(body, losses)
+
+    def encode_error(self, error: ProviderError) -> tuple[int, bytes]:
+        """Return the status and the body with which this provider would report an error."""
+        return self._codec.encode_error(error_for_client(error, self.profile))
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamEncoder:
         """Return an encoder that writes events as this provider streams them."""

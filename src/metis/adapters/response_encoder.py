@@ -19,6 +19,16 @@ from metis.canonical.blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
+from metis.canonical.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    NetworkError,
+    OtherProviderError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+)
 from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason
 from metis.projection import Loss, are_identical
@@ -31,6 +41,7 @@ from metis.streaming import (
     ToolUseEnd,
 )
 from metis.wire.codec import StreamEncoder
+from metis.wire.errors import NOT_FOUND
 from metis.wire.original_form import has_foreign_form, without_original_form
 
 log = logging.getLogger("metis.adapters")
@@ -325,6 +336,35 @@ class ClientStreamEncoder:
                 content.append(block)
         self.losses.extend(late.losses)
         return _with_content(message, tuple(content))
+
+
+_ERROR_CLASSES: Final[tuple[type[ProviderError], ...]] = (
+    RateLimitError,
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    NetworkError,
+    ServerError,
+)
+_OPENAI_PROTOCOLS: Final = ("openai_chat", "openai_responses")
+
+
+def error_for_client(error: ProviderError, profile: Profile) -> ProviderError:
+    """Return an error as a client of a provider can read it: of other protocols only the text.
+
+    Types, codes and request ids of another protocol mean nothing to the client, and its retries
+    and messages depend on those of its own.
+    """
+    issuer = PROVIDERS.get((error.provider or "").replace("_", "-"))
+    protocol = error.provider if issuer is None else issuer.protocol
+    is_openai = protocol in _OPENAI_PROTOCOLS and profile.protocol in _OPENAI_PROTOCOLS
+    if protocol is None or protocol == profile.protocol or is_openai:
+        return error
+    kinds = (kind for kind in _ERROR_CLASSES if isinstance(error, kind))
+    is_missing = isinstance(error, InvalidRequestError) and error.status == NOT_FOUND
+    status = NOT_FOUND if is_missing else None
+    kind = next(kinds, OtherProviderError)
+    return kind(error.text, status=status, retry_after_s=error.retry_after_s)
 
 
 def log_losses(losses: list[Loss]) -> None:

@@ -47,6 +47,14 @@ _OVERFLOW = re.compile(
     re.IGNORECASE,
 )
 
+_REFUSED_KEY = re.compile(
+    r"(?:incorrect|invalid|expired) (?:x-)?api[ -]?key"
+    r"|api[ -]?key (?:is )?(?:not valid|invalid|expired)",
+    re.IGNORECASE,
+)
+NOT_FOUND = 404
+"""The status for a model or a path that does not exist, in every protocol."""
+
 
 def has_failed(context: RequestContext) -> bool:
     """Whether the status of a response is that of an error."""
@@ -75,7 +83,31 @@ def class_of_text(text: str) -> type[ProviderError] | None:
     # Throttling first: "too many tokens, wait" is not a context overflow (T185).
     if _THROTTLED.search(text):
         return RateLimitError
-    return ContextOverflowError if _OVERFLOW.search(text) else None
+    if _OVERFLOW.search(text):
+        return ContextOverflowError
+    # Some hosts refuse a key with the status 400 and a general type.
+    return AuthenticationError if _REFUSED_KEY.search(text) else None
+
+
+def refine_class(
+    by_type: type[ProviderError], status: int | None, text: str
+) -> type[ProviderError]:
+    """Return the error class for a type, where a general type is judged by status and text."""
+    if by_type is not InvalidRequestError:
+        return by_type
+    # Gateways answer a wrong key or a full quota with the general type of the protocol.
+    by_status = _BY_STATUS.get(status or 0)
+    return by_status or class_of_text(text) or by_type
+
+
+def worded_text(error: ProviderError, overflow: str) -> str:
+    """Return the text of an error with the words by which clients notice a full context window.
+
+    Clients shorten the conversation then, and look for the words of their own provider.
+    """
+    if not isinstance(error, ContextOverflowError) or overflow.lower() in error.text.lower():
+        return error.text
+    return f"{overflow}: {error.text}"
 
 
 def stream_error(message_id: str, error: ProviderError, message: Message) -> StreamError:

@@ -20,7 +20,7 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
-from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, class_of_text
+from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, class_of_text, worded_text
 from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 _BY_CODE: Mapping[str, type[ProviderError]] = {
@@ -60,6 +60,7 @@ _WAIT_TIME = re.compile(
     re.IGNORECASE,
 )
 _REQUEST_ID = re.compile(r"\breq_[0-9A-Za-z]{8,}")
+_OVERFLOW = "maximum context length"
 _MAX_STATUS = 599
 _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder(order="deterministic").encode
@@ -165,7 +166,7 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
     """Encode an error as the status and the body of a response."""
     status, kind, code = _WIRE_ERRORS.get(type(error), (500, "server_error", None))
     inner: Wire = {
-        "message": error.text,
+        "message": error.text if error.provider else worded_text(error, _OVERFLOW),
         "type": error.kind or kind,
         "param": None,
         "code": error.code or code,

@@ -101,7 +101,7 @@ class BaseStreamEncoder(ABC):
         return b""
 
     def _error(self, event: StreamError) -> bytes:
-        return self._fail(provider_error(event, ""))
+        return self._fail(provider_error(event, self.protocol if self._is_native else ""))
 
     def _complete(self, event: MessageComplete) -> bytes:
         self._usage = event.message.metadata.usage or self._usage

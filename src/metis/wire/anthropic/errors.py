@@ -14,7 +14,7 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.wire.anthropic.blocks import PROTOCOL
-from metis.wire.errors import class_of_status, class_of_text
+from metis.wire.errors import NOT_FOUND, class_of_status, refine_class, worded_text
 from metis.wire.json_access import Wire, maybe_object, maybe_text
 
 _BY_TYPE: Mapping[str, type[ProviderError]] = {
@@ -38,6 +38,8 @@ _TYPE_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     ContextOverflowError: (400, "invalid_request_error"),
     InvalidRequestError: (400, "invalid_request_error"),
 }
+_OVERFLOW = "prompt is too long"
+"""The words by which clients of this protocol notice that they have to compact."""
 _write = msgspec.json.Encoder().encode
 
 
@@ -55,11 +57,8 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 
 
 def _class_of(kind: str | None, status: int | None, text: str) -> type[ProviderError]:
-    by_type = _BY_TYPE.get(kind or "")
     # A prompt that is too long has no type of its own; only the text shows it.
-    if by_type is InvalidRequestError:
-        return class_of_text(text) or by_type
-    return by_type or class_of_status(status)
+    return refine_class(_BY_TYPE.get(kind or "") or class_of_status(status), status, text)
 
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
@@ -68,7 +67,10 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
     # An error of this provider goes to the client with the type that it came with.
     if error.provider == PROTOCOL:
         status, kind = error.status or status, error.kind or kind
-    body: Wire = {"type": "error", "error": {"type": kind, "message": error.text}}
+    elif error.status == NOT_FOUND:
+        status, kind = NOT_FOUND, "not_found_error"
+    text = error.text if error.provider == PROTOCOL else worded_text(error, _OVERFLOW)
+    body: Wire = {"type": "error", "error": {"type": kind, "message": text}}
     if error.request_id is not None:
         body["request_id"] = error.request_id
     return status, _write(body)

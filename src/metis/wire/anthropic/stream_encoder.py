@@ -56,11 +56,15 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
 
     def _text(self, event: TextDelta) -> bytes:
         index = event.content_block_index
-        start = self._original_start(event, {"type": "text", "text": ""})
-        encoded = self._open_block(event, start)
+        encoded = b""
+        if self._open_index != index:
+            start = self._original_start(event, {"type": "text", "text": ""})
+            encoded = self._open_block(event, start)
         if event.text:
             encoded += self._encode_delta(index, {"type": "text_delta", "text": event.text})
-        return encoded + self._encode_citations(index, event.citations)
+        if event.citations:
+            encoded += self._encode_citations(index, event.citations)
+        return encoded
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
         index = event.content_block_index

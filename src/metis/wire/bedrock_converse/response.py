@@ -32,7 +32,14 @@ from metis.wire.bedrock_converse.blocks import (
     is_exact,
 )
 from metis.wire.call import RequestContext
-from metis.wire.errors import class_of_status, class_of_text, has_failed
+from metis.wire.errors import (
+    NOT_FOUND,
+    class_of_status,
+    class_of_text,
+    has_failed,
+    refine_class,
+    worded_text,
+)
 from metis.wire.json_access import (
     Wire,
     list_at,
@@ -296,6 +303,7 @@ _TYPE_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     ContextOverflowError: (400, "Validation"),
     InvalidRequestError: (400, "Validation"),
 }
+_OVERFLOW = "Input is too long for requested model"
 _UNKNOWN = (500, "InternalServer")
 _MODEL_FAILED = 424  # the status for a model that failed behind a working API
 _STREAMED = frozenset({"InternalServer", "ServiceUnavailable", "Throttling", "Validation"})
@@ -315,7 +323,7 @@ def _class_of(name: str | None, status: int | None, text: str) -> type[ProviderE
     by_type = _BY_TYPE.get((name or "").removesuffix(_SUFFIX).lower())
     if by_type is None:
         by_type = ServerError if status == _MODEL_FAILED else class_of_status(status)
-    return (class_of_text(text) or by_type) if by_type is InvalidRequestError else by_type
+    return refine_class(by_type, status, text)
 
 
 def refine_stream_error(error: ProviderError) -> ProviderError:
@@ -332,7 +340,13 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
     kind = name + _SUFFIX
     if error.provider in _PROVIDERS:
         status, kind = error.status or status, error.kind or kind
-    return status, _write({"__type": kind, "message": error.text})
+    elif error.status == NOT_FOUND:
+        status, kind = NOT_FOUND, f"ResourceNotFound{_SUFFIX}"
+    return status, _write({"__type": kind, "message": _text(error)})
+
+
+def _text(error: ProviderError) -> str:
+    return error.text if error.provider in _PROVIDERS else worded_text(error, _OVERFLOW)
 
 
 def error_frame(error: ProviderError) -> bytes:
@@ -346,4 +360,4 @@ def error_frame(error: ProviderError) -> bytes:
         ":content-type": "application/json",
         ":message-type": "exception",
     }
-    return encode_event_frame(headers, _write({"message": error.text}))
+    return encode_event_frame(headers, _write({"message": _text(error)}))

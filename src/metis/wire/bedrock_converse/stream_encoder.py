@@ -54,7 +54,9 @@ class ConverseStreamEncoder(BlockStreamEncoder):
         index, encoded = event.content_block_index, self._open_block(event, {})
         if event.text or not event.citations:
             encoded += self._encode_delta(index, {"text": event.text})
-        return encoded + self._encode_citations(index, event.citations)
+        if event.citations:
+            encoded += self._encode_citations(index, event.citations)
+        return encoded
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
         index, is_new = event.content_block_index, self._open_index != event.content_block_index

@@ -23,7 +23,7 @@ from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, StopReason, Usage
 from metis.wire.call import RequestContext
-from metis.wire.errors import class_of_status, class_of_text, has_failed
+from metis.wire.errors import NOT_FOUND, class_of_status, has_failed, refine_class, worded_text
 from metis.wire.errors import read_error as read_any_error
 from metis.wire.gemini.history import encode_parts
 from metis.wire.gemini.key_names import HOSTS, PROTOCOL, field
@@ -421,6 +421,7 @@ _STATUS_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     ContextOverflowError: (400, "INVALID_ARGUMENT"),
     InvalidRequestError: (400, "INVALID_ARGUMENT"),
 }
+_OVERFLOW = "The input token count exceeds the maximum number of tokens allowed"
 _SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _RETRY_IN = re.compile(r"retry in (\d{1,9}(?:\.\d{1,9})?)s", re.IGNORECASE)
 
@@ -464,10 +465,7 @@ def _class_of(
     # A wrong key comes as INVALID_ARGUMENT with the status 400.
     if _reason(details) == "API_KEY_INVALID":
         return AuthenticationError
-    by_name = _BY_STATUS.get(kind or "")
-    if by_name is InvalidRequestError:
-        return class_of_text(text) or by_name
-    return by_name or class_of_status(status)
+    return refine_class(_BY_STATUS.get(kind or "") or class_of_status(status), status, text)
 
 
 def _reason(details: list[Wire]) -> str | None:
@@ -496,5 +494,8 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
     status, kind = _STATUS_OF.get(type(error), (500, "INTERNAL"))
     if error.provider in HOSTS:
         status, kind = error.status or status, error.kind or kind
-    body = {"error": {"code": status, "message": error.text, "status": kind}}
+    elif error.status == NOT_FOUND:
+        status, kind = NOT_FOUND, "NOT_FOUND"
+    text = error.text if error.provider in HOSTS else worded_text(error, _OVERFLOW)
+    body = {"error": {"code": status, "message": text, "status": kind}}
     return status, _write(body)
