@@ -23,10 +23,13 @@ _FAST = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections
 class Server:
     """A running server."""
 
-    def __init__(self, folder: Path, port: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, folder: Path, port: int, start: Callable[[], subprocess.Popen[bytes]]
+    ) -> None:
         self._folder = folder
         self._port = port
-        self._process = process
+        self._start = start
+        self._process = start()
         self._count = 0
 
     @property
@@ -57,10 +60,24 @@ class Server:
         assert row is not None
         return self._folder / "data" / str(row[0])
 
-    def stop(self) -> None:
-        """End the server and take its files away."""
+    def is_up(self) -> bool:
+        """Whether it accepts connections, after some patience."""
+        return _is_up(self.url, self._process)
+
+    def halt(self) -> None:
+        """End the server at once; its files stay."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
+
+    def resume(self) -> None:
+        """Start it again."""
+        self._process = self._start()
+        assert self.is_up()
+
+    def stop(self) -> None:
+        """End the server and take its files away."""
+        if self._process.poll() is None:
+            self.halt()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -85,16 +102,19 @@ def start_server(*, durable: bool = False) -> Server:
         shutil.rmtree(folder, ignore_errors=True)
         pytest.skip(f"PostgreSQL cannot be set up here: {created.stderr.decode()[-200:]}")
     port = _free_port()
-    process = subprocess.Popen(  # noqa: S603 - a program of the machine
-        [postgres, "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", folder]
-        + ([] if durable else [*_FAST]),
-        preexec_fn=become,  # noqa: PLW1509 - as above
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    server = Server(folder, port, process)
-    if not _is_up(server.url, process):
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - a program of the machine
+            [postgres, "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", folder]
+            + ([] if durable else [*_FAST]),
+            preexec_fn=become,  # noqa: PLW1509 - as above
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    server = Server(folder, port, start)
+    if not server.is_up():
         server.stop()
         pytest.skip("PostgreSQL does not start here")
     return server

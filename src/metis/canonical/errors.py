@@ -384,6 +384,15 @@ class StoreUnavailableError(StoreError):
     """A store that cannot be opened or reached."""
 
 
+class StoreSpooledError(StoreUnavailableError):
+    """A store that went away; what it should have got is in a local file and is stored later."""
+
+    def __init__(self, error: StoreError, file: str) -> None:
+        self.file = file
+        hint = "it is stored as soon as the database can be reached again"
+        super().__init__(f"{error.text}; the response is saved in {file}", hint=hint)
+
+
 class StoreFullError(StoreError):
     """The disk is full; the last write is lost, everything older is intact."""
 

@@ -1,7 +1,7 @@
 """The journal of one session in memory, with its view, its options and its costs."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import PurePosixPath
@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, ImageBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.errors import StoreError, StoreSpooledError
 from metis.canonical.ids import new_tool_use_id, new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, Usage
@@ -26,6 +27,7 @@ from metis.store.entries import (
     MessageEntry,
     SidecarEntry,
     SwapEntry,
+    entry_of,
 )
 from metis.store.threads import Threads
 from metis.wire.call import UNPRICED
@@ -179,6 +181,9 @@ class Conversation:
         self._unpriced: set[str] = set()
         # Numbers of entries, to tell whether a pin or a pointer came later.
         self._entry_count = 0
+        self._newest_seq = 0
+        # Whether something of this session is in a local file instead of the store.
+        self._is_behind = False
         self._pinned_at = 0
         self._pointed_at: dict[str, int] = {}
         for entry in entries:
@@ -288,22 +293,51 @@ class Conversation:
         await self.note(USAGE_KIND, {"model": model, "usage": msgspec.to_builtins(usage)})
 
     async def _append(self, messages: tuple[Message, ...]) -> list[Message]:
-        # Ids are renewed if another process wrote a later one: ids order the messages.
-        entries = await self.store.append_all(messages, renew_ids=True)
+        # A prompt can be typed again; what a model or a tool returned cannot be had twice.
+        is_paid = any(message.role is not Role.USER for message in messages)
+        await self._catch_up([entry_of(message) for message in messages] if is_paid else [])
+        try:
+            # Ids are renewed if another process wrote a later one: ids order the messages.
+            entries = await self.store.append_all(messages, renew_ids=True, spool=is_paid)
+        except StoreSpooledError:
+            self._is_behind = True
+            raise
         for entry in entries:
             self._add(entry)
         return [entry.message for entry in entries]
 
     async def _record(self, entry: AnyEntry) -> AnyEntry:
-        stored = await self.store.record(entry)
+        is_paid = isinstance(entry, SidecarEntry) and entry.kind == USAGE_KIND
+        await self._catch_up([entry] if is_paid else [])
+        try:
+            stored = await self.store.record(entry, spool=is_paid)
+        except StoreSpooledError:
+            self._is_behind = True
+            raise
         self._add(stored)
         return stored
+
+    async def _catch_up(self, next_entries: Sequence[AnyEntry]) -> None:
+        """Store and follow what was spooled while the database was away; else do nothing.
+
+        If the database is still away, the next entries are spooled behind the others.
+        """
+        if not self._is_behind:
+            return
+        try:
+            await self.store.restore_spooled()
+            for entry in await self.store.history(self.id, after=self._newest_seq):
+                self._add(entry)
+        except StoreError as error:
+            raise await self.store.spool(next_entries, error) from error
+        self._is_behind = False
 
     # Following the journal
 
     def _add(self, entry: AnyEntry) -> None:
         self._threads.add(entry)
         self._entry_count += 1
+        self._newest_seq = entry.seq
         match entry:
             case MessageEntry():
                 self._add_message(entry.message)

@@ -6,7 +6,7 @@ Whatever a call returns is stored, however the call ends.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolUseBlock
-from metis.canonical.errors import NetworkError, ProviderError
+from metis.canonical.errors import NetworkError, ProviderError, StoreSpooledError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
@@ -277,7 +277,15 @@ class ModelCaller:
         if not can_run_calls(response):
             calls = tool_calls_of(response)
             messages += self.error_results(calls, NOT_RUN, OutcomeStatus.ERROR)
-        return await self.store_messages(messages)
+        try:
+            return await self.store_messages(messages)
+        except StoreSpooledError:
+            # The turn ends here; its calls are not run, and the next request needs their results.
+            if len(messages) == 1 and (calls := tool_calls_of(response)):
+                results = self.error_results(calls, ABORTED, OutcomeStatus.ABORTED)
+                with suppress(StoreSpooledError):
+                    await self.store_messages(results)
+            raise
 
     def _abandon(self, call: PendingCall, error: BaseException) -> None:
         """Trace a call that failed or was cancelled, and hold what arrived of its response."""

@@ -53,6 +53,13 @@ class MessageEntry(Entry, frozen=True, kw_only=True, tag="message"):
     message: Message
 
 
+def entry_of(message: Message) -> MessageEntry:
+    """Return the entry of a message that has no number yet."""
+    return MessageEntry(
+        id=message.id, session_id=message.session_id, created_at=message.created_at, message=message
+    )
+
+
 class ErrorEntry(Entry, frozen=True, kw_only=True, tag="error"):
     """A failure that a replay shows."""
 

@@ -4,6 +4,7 @@ One connection writes, others read. An acknowledged write is committed at the se
 "process" leaves the server's settings as they are, "power" turns `synchronous_commit` on.
 """
 
+import select
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -38,6 +39,8 @@ from metis.store.sqlite_file import copy_tables, create_private_file
 try:
     import psycopg
     from psycopg import Connection, sql
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from psycopg.pq import TransactionStatus
     from psycopg.rows import TupleRow  # noqa: TC002 - missing without the driver
 except ImportError as error:
     raise StoreUnavailableError(
@@ -50,6 +53,18 @@ DIALECT = "postgres"
 _MIGRATION_LOCK = 0x6D657469
 _OPEN_LOCK = 0x6D657473
 _VERSION_TABLE = "metis_schema"
+_READ_ONLY = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_RESTART_S = 5.0
+# A machine between us and the server may drop an idle connection without a word; without these the
+# next query would wait for the two hours of the kernel.
+_CONNECTION = {
+    "application_name": "metis",
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
 _BATCH = 500
 _RANKED = 500
 _ANALYZE_AFTER = 10_000
@@ -108,6 +123,11 @@ def translate_errors(name: str) -> Generator[None]:
         raise store_error(error, name) from error
 
 
+def _is_readable(connection: "Connection[TupleRow]") -> bool:
+    """Return whether bytes, or the end, of an idle connection have arrived."""
+    return bool(select.select([connection.fileno()], [], [], 0)[0])
+
+
 class PostgresTransaction:
     """A connection inside a transaction."""
 
@@ -159,25 +179,55 @@ class PostgresDatabase:
         self._idle: list[Connection[TupleRow]] = []
         self._claim: Connection[TupleRow] | None = None
         self._search: PostgresSearch | None = None
+        self._was_connected = False
         with translate_errors(self.name):
             self._writer = self._connect()
+        self._was_connected = True
 
     def _connect(self, *, autocommit: bool = False) -> "Connection[TupleRow]":
-        connection = psycopg.connect(self._url, autocommit=True, application_name="metis")
+        # What the URL says about the connection wins.
+        parameters = make_conninfo("", **{**_CONNECTION, **conninfo_to_dict(self._url)})
+        connection = psycopg.connect(parameters, autocommit=True)
         connection.execute(sql.SQL("SET lock_timeout = {}").format(self._wait_ms))
         if self._synchronous is not None:
             connection.execute("SET synchronous_commit = on")
         connection.autocommit = autocommit
         return connection
 
+    def _reconnect(self) -> "Connection[TupleRow]":
+        """Connect to a server that was there before; it may be restarting."""
+        deadline = time.monotonic() + min(self._wait_ms / 1000, _RESTART_S)
+        while True:
+            try:
+                return self._connect()
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_S)
+
     def write(self, work: Callable[[PostgresTransaction], T]) -> T:
         """Call a function in a write transaction; it is durable when this returns."""
         with self._lock, translate_errors(self.name):
-            if self._writer.closed:  # the server went away and may be back
-                self._writer = self._connect()
-                self._hold_shared_lock()
-            with self._writer.transaction():
-                return work(PostgresTransaction(self._writer))
+            is_committing = False
+
+            def run() -> T:
+                nonlocal is_committing
+                with self._writer.transaction():
+                    value = work(PostgresTransaction(self._writer))
+                    is_committing = True
+                return value
+
+            if not self._writer.closed:
+                try:
+                    return run()
+                except psycopg.OperationalError:
+                    # An uncommitted transaction ended with its connection, so it can be repeated.
+                    # A lost commit may have happened: only its caller can find that out.
+                    if is_committing or not self._writer.closed:
+                        raise
+            self._writer = self._reconnect()
+            self._hold_shared_lock()
+            return run()
 
     def try_write(self, work: Callable[[PostgresTransaction, A], T], argument: A) -> T | None:  # noqa: ARG002 - of the protocol
         """Do nothing: a round trip to a server would block the event loop."""
@@ -187,18 +237,38 @@ class PostgresDatabase:
     def read(self) -> Generator[PostgresTransaction]:
         """Open a read transaction that sees one point in time; for any thread."""
         with translate_errors(self.name):
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._connect()
+            connection = self._reading_connection()
             try:
                 with connection.transaction():
                     # Several queries of one read must see the same point in time.
-                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                    connection.execute(_READ_ONLY)
                     yield PostgresTransaction(connection)
             finally:
                 if not connection.closed:
                     self._idle.append(connection)
+
+    def _reading_connection(self) -> "Connection[TupleRow]":
+        """Return a connection that the server still knows.
+
+        After a restart every idle connection is dead, and shows it only when it is used.
+        """
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return self._reconnect() if self._was_connected else self._connect()
+            try:
+                if connection.pgconn.transaction_status == TransactionStatus.IDLE and (
+                    not _is_readable(connection)
+                ):
+                    return connection
+                # Something came in though nothing was sent: the notice that the server ends.
+                with connection.transaction():
+                    connection.execute("SELECT 1")
+            except psycopg.Error:
+                connection.close()
+            else:
+                return connection
 
     def has_changed(self, transaction: Transaction) -> bool:  # noqa: ARG002 - of the protocol
         """Return True: other machines may have written at any time."""

@@ -20,8 +20,12 @@ import msgspec
 from metis.canonical.errors import (
     DuplicateSessionError,
     InvalidValueError,
+    MetisError,
     StoreError,
+    StoreFullError,
+    StoreLockedError,
     StoreReadOnlyError,
+    StoreSpooledError,
     StoreUnavailableError,
     UnknownSessionError,
 )
@@ -31,7 +35,7 @@ from metis.deprecation import renamed_parameters
 from metis.store import maintenance, queries, transfer
 from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
 from metis.store.database import Database, Transaction
-from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
+from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry, entry_of
 from metis.store.private_files import home_directory
 from metis.store.queries import Overview
 from metis.store.records import (
@@ -45,8 +49,9 @@ from metis.store.records import (
     to_microseconds,
 )
 from metis.store.search import text_of_row
+from metis.store.spool import RestoreJob, Spool
 from metis.store.sqlite import SqliteDatabase
-from metis.store.tables import Tables
+from metis.store.tables import Tables, UnmatchedResultError
 from metis.store.writer import FunctionJob, WriteJob, Writer
 
 T = TypeVar("T")
@@ -67,11 +72,21 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+_AWAY = (StoreUnavailableError, StoreFullError, StoreLockedError)
+
+
 class Store:
     """Sessions in a database; opened by `metis.store.open`."""
 
-    def __init__(self, database: Database, *, now: Callable[[], datetime] = _now) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        spool: Spool | None = None,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
         self._database = database
+        self._spool = spool
         self._writer = Writer(database)
         self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="metis-store-read")
         self._now = now
@@ -93,12 +108,65 @@ class Store:
         is_alone = self._database.claim(wait=recover)
         try:
             self._database.migrate()
+            self._restore_at_start()
             if recover and is_alone and self._was_not_closed():
                 self.recoveries = self._writer.run(
                     FunctionJob(lambda tables: maintenance.Recovery(tables, self._now).run())
                 )
         finally:
             self._database.share(was_alone=is_alone)
+
+    def _restore_at_start(self) -> None:
+        """Store what an earlier process could not; before the recovery, which ends open calls."""
+        for path in self._spool.files() if self._spool is not None else ():
+            try:
+                self._restore(path)
+            except (StoreError, OSError) as error:
+                log.warning("%s is not stored yet: %s", path, error)
+                return
+
+    def _restore(self, path: Path) -> None:
+        spool = self._spool
+        assert spool is not None  # noqa: S101 - the caller has its files
+        entries = spool.read(path)
+        job = RestoreJob(entries)
+        try:
+            if entries:
+                self._writer.run(job)
+        except (StoreUnavailableError, StoreReadOnlyError, StoreLockedError, StoreFullError):
+            raise  # the next time, perhaps
+        except MetisError as error:
+            spool.refuse(path, error)
+        except UnmatchedResultError:
+            with self._database.read() as transaction:
+                error = job.explain(transaction)
+            spool.refuse(path, error or StoreError("a result has no pending call"))
+        else:
+            spool.remove(path)
+
+    async def restore_spooled(self) -> None:
+        """Store what could not be stored while the database was away.
+
+        Raises:
+            StoreError: the database is still away.
+        """
+        spool = self._spool
+        if spool is not None:
+            for path in await self._in_thread(spool.files):
+                # The writer thread may use the same connection; a job of ours waits for its turn.
+                await self._in_thread(partial(self._restore, path))
+
+    async def spool(self, entries: Sequence[AnyEntry], error: StoreError) -> StoreError:
+        """Save in a local file what could not be stored; return the error that says so."""
+        spool = self._spool
+        if spool is None or not entries:
+            return error
+        try:
+            path = await self._in_thread(partial(spool.add, entries))
+        except (OSError, StoreError) as problem:
+            log.warning("what could not be stored could not be saved in a file: %s", problem)
+            return error
+        return StoreSpooledError(error, str(path))
 
     def _was_not_closed(self) -> bool:
         with self._database.read() as transaction:
@@ -225,19 +293,36 @@ class Store:
         return (await self._writer.submit(job))[0]
 
     async def append_all(
-        self, messages: Iterable[Message], *, renew_ids: bool = False
+        self, messages: Iterable[Message], *, renew_ids: bool = False, spool: bool = False
     ) -> list[MessageEntry]:
-        """Append several messages to their sessions, all or none."""
+        """Append several messages to their sessions, all or none.
+
+        With `spool`, messages that cannot be stored because the database went away are saved in a
+        local file, and stored with the next `restore_spooled` or when the store is opened again.
+
+        Raises:
+            StoreSpooledError: the messages are in a local file.
+        """
         prepared = [prepare_message(message) for message in messages]
-        return await self._write(AppendJob(prepared, renew_ids=renew_ids))
+        try:
+            return await self._write(AppendJob(prepared, renew_ids=renew_ids))
+        except _AWAY as error:
+            if not spool:
+                raise
+            raise await self.spool([entry_of(one.message) for one in prepared], error) from error
 
     async def save(self, message: Message) -> Message:
         """Write a stored message again: a partial one with its end, or any in a newer form."""
         return await self._write(SaveJob(prepare_message(message)))
 
-    async def record(self, entry: AnyEntry) -> AnyEntry:
-        """Append a journal entry that is not a message to its session."""
-        return await self._write(RecordJob(entry))
+    async def record(self, entry: AnyEntry, *, spool: bool = False) -> AnyEntry:
+        """Append a journal entry that is not a message to its session; `spool` as above."""
+        try:
+            return await self._write(RecordJob(entry))
+        except _AWAY as error:
+            if not spool:
+                raise
+            raise await self.spool([entry], error) from error
 
     async def message(self, session_id: str, message_id: str) -> Message:
         """Return one message of a session."""
@@ -470,7 +555,14 @@ class Store:
             with self._database.read() as transaction:
                 return query(transaction)
 
-        return await self._in_thread(run)
+        def run_again() -> T:
+            try:
+                return run()
+            # A read changes nothing, so one that lost its connection can be repeated.
+            except StoreUnavailableError:
+                return run()
+
+        return await self._in_thread(run_again)
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         if self._is_closed:
@@ -498,9 +590,11 @@ def open_store(
     Raises:
         StoreError: the store cannot be opened; the subclass and the hint say why.
     """
-    database = open_database(url or default_url(os.environ), durability=durability, wait_s=wait_s)
+    url = url or default_url(os.environ)
+    database = open_database(url, durability=durability, wait_s=wait_s)
     try:
-        store = Store(database, now=now)
+        spool = Spool(home_directory(os.environ) / "spool", url)
+        store = Store(database, spool=spool, now=now)
         store.start(recover=recover)
     except BaseException:
         database.close()

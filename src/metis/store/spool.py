@@ -1,0 +1,124 @@
+"""Spool: what could not be stored because the database went away, in local files until it is back.
+
+A response is paid for, and a tool has changed things, before the database is reached. Each failed
+write is a file of its own: complete or absent, for its owner only. It is removed after the commit
+of its content, and content that is stored already is not stored again: a server may have committed
+what it could not confirm.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from metis.canonical.errors import DecodeError, MetisError
+from metis.canonical.ids import new_ulid
+from metis.store.append import AppendJob, PreparedMessage, RecordJob, prepare_message
+from metis.store.database import Transaction
+from metis.store.entries import AnyEntry, MessageEntry, decode_entry, encode_entry
+from metis.store.private_files import PRIVATE_FILE, make_private_directory
+from metis.store.tables import Tables
+from metis.store.writer import WriteJob
+
+log = logging.getLogger("metis.store")
+
+_REFUSED = ".refused"
+_MESSAGE = (
+    "SELECT 1 FROM messages WHERE session_id = ? AND created_at = ? AND role = ? "
+    "AND content_json = ?"
+)
+_ENTRY = (
+    "SELECT 1 FROM journal WHERE session_id = ? AND message_id IS NULL AND entry_json LIKE ? "
+    "LIMIT 1"
+)
+
+
+class Spool:
+    """The local files with what one store still has to get."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        self._directory = directory
+        parts = urlsplit(url)
+        # The same database under another password is the same database.
+        name = f"{parts.scheme}://{parts.username}@{parts.hostname}:{parts.port}{parts.path}"
+        self._prefix = hashlib.sha256(name.encode()).hexdigest()[:16]
+
+    def add(self, entries: Sequence[AnyEntry]) -> Path:
+        """Write entries to a new file; they survive a power failure when this returns."""
+        make_private_directory(self._directory)
+        path = self._directory / f"{self._prefix}-{new_ulid()}.jsonl"
+        temporary = path.with_suffix(".tmp")
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(b"".join(encode_entry(entry) + b"\n" for entry in entries))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        return path
+
+    def files(self) -> list[Path]:
+        """Return the files in the order in which they were written."""
+        return sorted(self._directory.glob(f"{self._prefix}-*.jsonl"))
+
+    def read(self, path: Path) -> list[AnyEntry]:
+        """Return the entries of a file; none if another process has stored them meanwhile."""
+        try:
+            return [decode_entry(line) for line in path.read_bytes().splitlines() if line]
+        except FileNotFoundError:
+            return []
+        except DecodeError as error:
+            self.refuse(path, error)
+            return []
+
+    def remove(self, path: Path) -> None:
+        """Remove a file whose entries are stored."""
+        path.unlink(missing_ok=True)
+
+    def refuse(self, path: Path, error: MetisError) -> None:
+        """Set a file aside whose entries do not fit into their session any more."""
+        with suppress(OSError):
+            path.replace(path.with_name(path.name + _REFUSED))
+        log.warning("%s%s cannot be stored: %s", path, _REFUSED, error)
+
+
+class RestoreJob(WriteJob):
+    """Store spooled entries at the end of their session, unless they are stored already."""
+
+    def __init__(self, entries: Sequence[AnyEntry]) -> None:
+        self._jobs: list[tuple[AnyEntry, PreparedMessage | None]] = [
+            (entry, prepare_message(entry.message) if isinstance(entry, MessageEntry) else None)
+            for entry in entries
+        ]
+        self.session_ids = sorted({entry.session_id for entry in entries})
+
+    def write(self, tables: Tables) -> int:
+        """Write what is missing and return how much that was."""
+        count = 0
+        for entry, prepared in self._jobs:
+            if prepared is None:
+                # `head` locks the session, so that no other process stores the entry meanwhile.
+                tables.head(entry.session_id)
+                if tables.run(_ENTRY, (entry.session_id, f'%"id":"{entry.id}"%')):
+                    continue
+                RecordJob(entry).write(tables)
+            else:
+                tables.head(entry.session_id)
+                row = prepared.row
+                # Not by its id: a message that another writer overtook was stored under a new one.
+                if tables.run(_MESSAGE, (row[1], row[5], row[2], row[3])):
+                    continue
+                AppendJob([prepared], renew_ids=True).write(tables)
+            count += 1
+        return count
+
+    def explain(self, transaction: Transaction) -> MetisError | None:
+        """Return which message conflicts with stored rows, and how."""
+        jobs = (AppendJob([prepared]) for _, prepared in self._jobs if prepared is not None)
+        return next(filter(None, (job.explain(transaction) for job in jobs)), None)
