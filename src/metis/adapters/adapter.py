@@ -44,6 +44,7 @@ from metis.deprecation import renamed_parameters
 from metis.projection import Change, Loss, LossRecorder, Target, keep_newest_images
 from metis.projection.cache_marks import LONG_TTL
 from metis.streaming import StreamEvent
+from metis.streaming.limits import check_content
 from metis.wire.call import (
     AdapterOptions,
     CanonicalRequest,
@@ -255,6 +256,7 @@ class Adapter:
         """Return the message of a response; an error body raises the error that it states."""
         context = self._context(context)
         message = self._codec.decode_response(_bytes_of(body), context)
+        check_content(message.content, context.limits)
         if self.profile.tags_thinking:
             message = split_think_tags(message, self.name)
         if self.profile.issuer_scope:

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from metis.canonical.blocks import ContentBlock, ToolUseBlock
 from metis.canonical.errors import ResponseLimitError
 from metis.streaming.events import StreamEvent, TextDelta, ThinkingDelta
 
@@ -63,6 +64,14 @@ def limit_error(limits: StreamLimits, name: str) -> ResponseLimitError:
     """Return the error for a response that exceeds a limit, by the name of its field."""
     text = f"the response has more than {getattr(limits, name):,} {_NAMES[name]}"
     return ResponseLimitError(text, code=name)
+
+
+def check_content(content: Sequence[ContentBlock], limits: StreamLimits) -> None:
+    """Raise an error if the content of a plain response exceeds the limits of a stream."""
+    if len(content) > limits.blocks:
+        raise limit_error(limits, "blocks")
+    if len(content) > limits.calls < sum(type(block) is ToolUseBlock for block in content):
+        raise limit_error(limits, "calls")
 
 
 # A counter without properties or callbacks: `add_chunk` runs for every chunk of every stream.
