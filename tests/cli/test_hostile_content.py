@@ -94,6 +94,7 @@ CASES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("store", "check"), ()),
     (("store", "backup"), ("{missing}/copy.db",)),
     (("store", "sweep"), ("--sessions", "0")),
+    (("store", "repair"), ("{missing}",)),
     (("store", "migrate"), ()),
     (("store", "check"), ("--store", "sqlite:///{missing}")),
     (("keys", "set"), ("{hostile}",)),
