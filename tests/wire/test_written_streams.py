@@ -31,17 +31,11 @@ RECORDINGS = {
 }
 CONTEXT = RequestContext(session_id="sess_served")
 NONE = dict.fromkeys(RECORDINGS, 0)
-UNWRITTEN = NONE | {
-    "openai-responses": 47,
-}
+UNWRITTEN = NONE
 """How many recorded streams of each provider are not written as they were read."""
-UNEQUAL = NONE | {
-    "openai-responses": 391,
-}
+UNEQUAL = NONE
 """How many responses clients of each provider read in a stream as another one than plain."""
-UNBROKEN = NONE | {
-    "openai-responses": 737,
-}
+UNBROKEN = NONE
 """In how many responses a client would read a call that was cut off as a whole one."""
 
 

@@ -114,6 +114,7 @@ class ToolUseEnd(Event, frozen=True, tag="tool_use_end"):
     tool_use_id: str
     final_input: Mapping[str, Any]
     invalid: InvalidInput | None = None
+    original_form: Mapping[str, Any] | None = None
 
 
 class BlockAdded(Event, frozen=True, tag="block_added"):

@@ -105,6 +105,8 @@ def served_faults(
         if message.metadata.status is MessageStatus.COMPLETE:
             yield f"to {adapter.name}: the stream ended with {end.type}"
         return
+    if message.metadata.status is not MessageStatus.COMPLETE:
+        return  # a response that runs in the background is not streamed
     first, second = _summary(read), _summary(end.message)
     lost = {loss.block_type for loss in (*plain.losses, *losses)}
     # Some hosts name another id at the end; what was sent at the start cannot be taken back.

@@ -27,7 +27,7 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.value import raw_constructor
-from metis.wire.json_access import Wire, maybe_list, maybe_text
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_responses.blocks import (
     AnyThinking,
     OriginalForm,
@@ -64,6 +64,8 @@ STRING_RUN: Mapping[str, Any] = {"texts": [STRING_FORM]}
 _TEXT = "output_text"
 _PARAGRAPH = "\n\n"
 _IMAGE_CALL = "image_generation_call"
+_PLAIN = {"type", "id", "role", "content", "status"}
+_PLAIN_PART: Wire = {"type": _TEXT, "annotations": [], "logprobs": []}
 _TYPES_WITH_ID = frozenset({"message", "reasoning", FUNCTION, CUSTOM})
 _new_text = raw_constructor(TextBlock)
 
@@ -297,9 +299,12 @@ def encode_items(
         elif type(block) is ToolUseBlock:
             wire = encode_call(block, call_forms.get(block.id) or EMPTY, calls.wire_id(block.id))
             if is_foreign:
-                yield {**wire, "id": derived_id(block.id, "fc_"), "status": "completed"}
-            else:
-                yield _for_purpose(wire, purpose)
+                wire = {**wire, "id": derived_id(block.id, "fc_"), "status": "completed"}
+            is_broken = block.invalid is not None and wire.get("arguments") != block.invalid.raw
+            if purpose == "response" and block.invalid is not None and is_broken:
+                # A client would run the call if its arguments were an empty object (T161).
+                wire |= {"arguments": block.invalid.raw, "status": "incomplete"}
+            yield _for_purpose(wire, purpose)
         else:
             foreign_id = new_item_id("rs", message_id, index) if is_foreign else None
             item = _encode_other(block, form, thinking_keys, foreign_id)
@@ -345,7 +350,9 @@ def encode_image(
     if item_id is None or not is_image:
         return None
     forms: Mapping[str, Any] = form.get("pictures") or EMPTY
-    keys = forms.get(item_id, {"status": "completed"})
+    kind = block.media_type.partition("/")[2]
+    new_keys = {"status": "completed", **({} if kind == "png" else {"output_format": kind})}
+    keys = forms.get(item_id, new_keys)
     return {"type": _IMAGE_CALL, "id": item_id, "result": block.source.data, **keys}
 
 
@@ -389,6 +396,20 @@ def _for_purpose(wire: Wire, purpose: ItemPurpose) -> Wire:
     return wire
 
 
+def is_plain_item(wire: Wire) -> bool:
+    """Return whether a message says no more than its deltas: all its texts, and nothing else."""
+    if (
+        wire.get("type") != "message"
+        or wire.get("status") != "completed"
+        or len(wire) != len(_PLAIN)
+    ):
+        return False
+    return all(
+        maybe_object(part) == {**_PLAIN_PART, "text": maybe_object(part).get("text")}
+        for part in maybe_list(wire.get("content"))
+    )
+
+
 class StreamItem:
     """An output item that is coming in."""
 
@@ -417,6 +438,16 @@ class StreamItem:
     def kind(self) -> str:
         """The type of the item."""
         return maybe_text(self.wire.get("type")) or ""
+
+    def announcement(self, part: int | None = None) -> Wire:
+        """Return how the item, or a part of its content, was announced."""
+        form: Wire = {"id": self.wire.get("id")}
+        if part is None:
+            return form
+        content = maybe_list(self.wire.get("content"))
+        wire = maybe_object(content[part]) if self.is_done and part < len(content) else {}
+        kind = wire.get("type") or self.part_types.get(part)
+        return {**form, "part": kind or "output_text"}
 
     def add_summary(self, index: int, piece: str) -> str:
         """Add a piece of a summary; return what it adds at the end of the readable text."""

@@ -107,6 +107,14 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     """Encode a message as a response body."""
     form = original_form_of(message, PROTOCOL)
     envelope: Wire = form.get("response") or _new_envelope(message, context)
+    reason = message.metadata.stop_reason
+    parts = (part for text in form.get("texts") or () for part in text.get("parts") or ())
+    is_refusal = any(part.get("type") == "refusal" for part in parts)
+    original = _decode_stop_reason(envelope, message.content, is_refusal=is_refusal)
+    if "response" in form and reason is not original and reason is not None:
+        # A response that was cancelled or cut off later must not keep its status (T164).
+        status, details = encode_status(reason)
+        envelope = {**envelope, "status": status, "incomplete_details": details}
     return write_json({**envelope, "output": encode_output_items(message, form)})
 
 

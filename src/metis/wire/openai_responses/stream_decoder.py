@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from metis.canonical.blocks import RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from msgspec.structs import replace
+
+from metis.canonical.blocks import (
+    ContentBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
 from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
@@ -32,7 +40,7 @@ from metis.wire.errors import has_failed, stream_error
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_errors import decode_error
 from metis.wire.openai_responses.blocks import PROTOCOL, read_json
-from metis.wire.openai_responses.items import OutputRun, StreamItem
+from metis.wire.openai_responses.items import OutputRun, StreamItem, is_plain_item
 from metis.wire.openai_responses.response import (
     DEFAULT_PROVIDER,
     decode_body,
@@ -69,17 +77,22 @@ class ItemReporter:
     def add_text(self, item: StreamItem, index: int, piece: str, events: list[StreamEvent]) -> None:
         """Add a piece of a text in a message."""
         pieces = item.text_pieces.get(index)
+        form: Wire | None = None
         if pieces is None:
             pieces = item.text_pieces[index] = []
             item.block_count += 1
+            form = item.announcement(index)
         pieces.append(piece)
         if item is self.current and index == item.block_count - 1:
-            events.append(TextDelta(self._message_id, item.first_index + index, piece))
+            first = item.first_index
+            events.append(TextDelta(self._message_id, first + index, piece, original_form=form))
 
     def report_thinking(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
         """Report a piece of thinking that was added to an item."""
         if item is self.current and piece:
-            events.append(ThinkingDelta(self._message_id, item.first_index, piece))
+            form = None if item.reported_thinking else item.announcement()
+            index = item.first_index
+            events.append(ThinkingDelta(self._message_id, index, piece, original_form=form))
             item.reported_thinking += len(piece)
 
     def add_arguments(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
@@ -118,14 +131,19 @@ class ItemReporter:
             if item.argument_pieces:
                 self._report_arguments(item, "".join(item.argument_pieces), events)
         for index, pieces in sorted(item.text_pieces.items()):
-            events.append(TextDelta(self._message_id, item.first_index + index, "".join(pieces)))
+            form, block, text = item.announcement(index), item.first_index + index, "".join(pieces)
+            events.append(TextDelta(self._message_id, block, text, original_form=form))
         self.report_thinking(item, item.readable_text(), events)
 
     def _start_call(self, item: StreamItem, events: list[StreamEvent]) -> None:
         wire_id, name = maybe_text(item.wire.get("call_id")), maybe_text(item.wire.get("name"))
         if wire_id and name:
             item.tool_use_id = self._ids.of_call(wire_id)
-            events.append(ToolUseStart(self._message_id, item.first_index, item.tool_use_id, name))
+            events.append(
+                ToolUseStart(
+                    self._message_id, item.first_index, item.tool_use_id, name, wire_id, item.wire
+                )
+            )
 
     def _report_rest(self, item: StreamItem, events: list[StreamEvent]) -> None:
         """Report what is missing of an item that is complete."""
@@ -133,33 +151,61 @@ class ItemReporter:
         call = read_call(item.wire) if item.tool_use_id else None
         if call is not None:
             _, final_input, invalid = call
-            events.append(
-                ToolUseEnd(message_id, item.first_index, item.tool_use_id, final_input, invalid)
-            )
+            index, tool_use_id = item.first_index, item.tool_use_id
+            end = ToolUseEnd(message_id, index, tool_use_id, final_input, invalid, item.wire)
+            events.append(end)
             self._next_index = item.first_index + 1
             return
         run = OutputRun(self._ids, self._issuer)
         run.add(item.wire)
+        count = len(events)
         for index, block in enumerate(run.blocks, item.first_index):
             match block:
                 case TextBlock():
                     pieces = item.text_pieces.get(index - item.first_index)
                     length = _common_length(pieces or (), block.text)
                     if pieces is None or 0 <= length < len(block.text):
-                        events.append(TextDelta(message_id, index, block.text[length:]))
+                        rest, part = block.text[length:], index - item.first_index
+                        form = item.announcement(part) if pieces is None else None
+                        events.append(TextDelta(message_id, index, rest, original_form=form))
                 case ThinkingBlock():
                     rest = block.text[item.reported_thinking :]
                     if rest or block.signature or not item.reported_thinking:
-                        events.append(ThinkingDelta(message_id, index, rest, block.signature))
+                        form = None if item.reported_thinking else item.announcement()
+                        delta = ThinkingDelta(
+                            message_id, index, rest, block.signature, original_form=form
+                        )
+                        events.append(delta)
                 case ToolUseBlock():
-                    events.append(ToolUseStart(message_id, index, block.id, block.name))
+                    wire_id = maybe_text(item.wire.get("call_id"))
+                    start = ToolUseStart(
+                        message_id, index, block.id, block.name, wire_id, item.wire
+                    )
+                    events.append(start)
                     end = ToolUseEnd(message_id, index, block.id, block.input, block.invalid)
                     events.append(end)
                 case RedactedThinkingBlock() if item.reported_thinking:
                     events.append(ThinkingDelta(message_id, index, "", block.data))
                 case _:
-                    events.append(BlockAdded(message_id, index, block))
+                    events.append(BlockAdded(message_id, index, block, item.wire))
+        if run.blocks and not is_plain_item(item.wire):
+            self._report_final_form(item, run.blocks[-1], events, is_open=len(events) > count)
         self._next_index = item.first_index + max(len(run.blocks), item.block_count)
+
+    def _report_final_form(
+        self, item: StreamItem, block: ContentBlock, events: list[StreamEvent], *, is_open: bool
+    ) -> None:
+        """Report how the provider spelled an item at its end, with its last delta or after it."""
+        form, last = {"item": item.wire}, events[-1] if is_open else None
+        index = item.first_index + max(item.block_count - 1, 0)
+        if isinstance(last, TextDelta | ThinkingDelta):
+            events[-1] = replace(last, original_form={**(last.original_form or {}), **form})
+        elif is_open:
+            return
+        elif isinstance(block, TextBlock):
+            events.append(TextDelta(self._message_id, index, "", original_form=form))
+        else:
+            events.append(ThinkingDelta(self._message_id, index, "", original_form=form))
 
 
 def _common_length(pieces: Sequence[str], text: str) -> int:
@@ -274,7 +320,8 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
             issuer = self._context.provider or PROTOCOL
             self._reporter = ItemReporter(self._message_id, ids, issuer)
             model_id = f"{self._provider}:{model}" if model else self._context.model
-            self._begin(events, model_id, response_id)
+            form = dict(self._body)
+            self._begin(events, model_id, response_id, protocol=PROTOCOL, original_form=form)
         return self._reporter
 
     def _decode_item_added(self, wire: Wire, events: list[StreamEvent]) -> None:
@@ -347,6 +394,14 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
             if not isinstance(part.get("annotations"), list):
                 part["annotations"] = []
             maybe_list(part["annotations"]).append(wire.get("annotation"))
+            return
+        # Translating servers know citations only when the whole text has come.
+        content = maybe_list(item.wire.get("content"))
+        index = maybe_count(wire.get("content_index")) or 0
+        notes = maybe_object(content[index]).get("annotations") if index < len(content) else None
+        number = maybe_count(wire.get("annotation_index"))
+        if isinstance(notes, list) and (number is None or number >= len(maybe_list(notes))):
+            maybe_list(notes).append(wire.get("annotation"))
 
     def _decode_summary(self, wire: Wire, events: list[StreamEvent]) -> None:
         item = self._item_of(wire, "reasoning", events)

@@ -1,5 +1,6 @@
 """Streams of OpenAI Responses, encoded: stream events become the sequence that clients expect."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from metis.canonical.blocks import (
@@ -7,7 +8,6 @@ from metis.canonical.blocks import (
     ContentBlock,
     OpaqueBlock,
     RedactedThinkingBlock,
-    TextBlock,
     ThinkingBlock,
 )
 from metis.canonical.errors import ProviderError
@@ -25,21 +25,21 @@ from metis.streaming import (
     encode_sse,
 )
 from metis.wire.call import RequestContext
-from metis.wire.json_access import Wire
+from metis.wire.json_access import Wire, maybe_list, maybe_object
 from metis.wire.openai_responses.blocks import (
     PROTOCOL,
     encode_foreign_thinking,
     encode_plain_thinking,
     write_json,
 )
-from metis.wire.openai_responses.items import encode_foreign_message, encode_image, new_item_id
+from metis.wire.openai_responses.items import encode_image, new_item_id
 from metis.wire.openai_responses.response import (
     empty_envelope,
-    encode_output_items,
+    encode_response,
     encode_status,
     encode_usage,
 )
-from metis.wire.openai_responses.tool_calls import FUNCTION, WIRE_ID_PREFIX
+from metis.wire.openai_responses.tool_calls import CUSTOM, FUNCTION, WIRE_ID_PREFIX
 from metis.wire.original_form import EMPTY
 from metis.wire.response import model_name
 from metis.wire.stream_encoder import BaseStreamEncoder
@@ -47,8 +47,11 @@ from metis.wire.tool_ids import derived_id
 
 # Text comes in a delta per token, which differ in two values: the rest is written once.
 _DELTA = b"response.output_text.delta"
-_BEFORE_TEXT = b'event: %b\ndata: {"content_index":0,"delta":' % _DELTA
+_BEFORE_TEXT = b'event: %b\ndata: {"delta":' % _DELTA
 _SEQUENCE_KEY = b',"sequence_number":'
+_TEXT = "output_text"
+_START_KEYS = ("id", "created_at", "model")
+"""What the first event has said of a response; the last one repeats it."""
 _AFTER_SEQUENCE = b',"type":"%b"}\n\n' % _DELTA
 
 
@@ -57,6 +60,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
 
     protocol = PROTOCOL
     wire_id_prefix = WIRE_ID_PREFIX
+    encode_response = staticmethod(encode_response)
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
@@ -64,15 +68,17 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         self._envelope: Wire = {}
         self._issuer: str | None = None
         self._output: list[Any] = []
-        self._block_indexes: list[int] = []
-        """The index of the block of each output item."""
         self._open_item: Wire | None = None
         self._open_type = ""
         self._open_index = -1
         self._pieces: list[str] = []
         self._signature: str | None = None
-        self._content: tuple[ContentBlock, ...] = ()
-        """The content of the message, known at its end."""
+        self._is_broken = False
+        """Whether the arguments of the open call are no JSON object."""
+        self._final_form: Wire = {}
+        self._parts: list[Wire] = []
+        """The closed parts of the open message."""
+        self._part_type = _TEXT
         self._after_text = b""
         """The bytes behind the text of a delta of the open message, up to its sequence number."""
 
@@ -84,9 +90,20 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return self._close_item() + self._end("incomplete", {"status": "incomplete"})
 
     def _message_start(self, event: MessageStart) -> bytes:
-        return self._start(event.message_id, event.response_id, event.model)
+        super()._message_start(event)
+        original = dict((self._is_native and event.original_form) or {})
+        start = self._start(event.message_id, event.response_id, event.model, original)
+        # Thinking deltas do not name their issuer; its envelope must (T68).
+        self._issuer = event.provider or self._issuer
+        return start
 
-    def _start(self, message_id: str, response_id: str | None, model: str | None) -> bytes:
+    def _start(
+        self,
+        message_id: str,
+        response_id: str | None,
+        model: str | None,
+        original: Wire | None = None,
+    ) -> bytes:
         model_id = self._context.model or model or ""
         # Thinking deltas do not name their issuer; the model id does.
         self._issuer = model_id.partition(":")[0] if ":" in model_id else None
@@ -95,6 +112,8 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
             int(self._context.created_at.timestamp()),
             model_name(model_id),
         )
+        if original:
+            self._envelope |= {**original, "output": [], "status": "in_progress"}
         return self._response_event("created") + self._response_event("in_progress")
 
     def _ensure_started(self, message_id: str) -> bytes:
@@ -125,8 +144,16 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
     def _text(self, event: TextDelta) -> bytes:
         encoded = b""
         if self._open_index != event.content_block_index or self._open_type != "message":
-            encoded = self._open_message(event.message_id, event.content_block_index)
+            form = dict((self._is_native and event.original_form) or {})
+            encoded = self._open_text(event.message_id, event.content_block_index, form)
+        self._final_form = self._final(event.original_form)
+        if not event.text and self._final_form:
+            return encoded + self._close_item()
         self._pieces.append(event.text)
+        if self._part_type == "refusal":
+            index = len(self._parts)
+            delta = self._item_event("refusal.delta", content_index=index, delta=event.text)
+            return encoded + delta
         number, self._sequence = self._sequence, self._sequence + 1
         text = write_json(event.text)
         return b"%b%b%b%b%d%b" % (
@@ -138,22 +165,59 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
             _AFTER_SEQUENCE,
         )
 
-    def _open_message(self, message_id: str, index: int) -> bytes:
-        encoded = self._ensure_started(message_id)
-        item_id = new_item_id("msg", message_id, index)
-        item: Wire = {"type": "message", "id": item_id, "role": "assistant", "content": []}
-        encoded += self._open(index, {**item, "status": "in_progress"})
-        keys: Wire = {"item_id": item_id, "logprobs": [], "output_index": len(self._output)}
+    def _final(self, form: Mapping[str, Any] | None) -> Wire:
+        """Return an item as its provider spelled it at its end, if an event says so."""
+        return maybe_object(form.get("item")) if self._is_native and form is not None else {}
+
+    def _open_text(self, message_id: str, index: int, form: Wire) -> bytes:
+        """Open a part of a message: of the open one, if its provider says so."""
+        item_id = form.get("id") or new_item_id("msg", message_id, index)
+        open_id = (self._open_item or {}).get("id")
+        if self._open_type == "message" and form.get("id") == open_id:
+            encoded = self._close_part()
+            self._open_index = index
+        else:
+            item: Wire = {"type": "message", "id": item_id, "role": "assistant", "content": []}
+            encoded = self._ensure_started(message_id)
+            encoded += self._open(index, {**item, "status": "in_progress"})
+        self._part_type = form.get("part") or _TEXT
+        number = len(self._parts)
+        keys: Wire = {
+            "content_index": number,
+            "item_id": item_id,
+            "logprobs": [],
+            "output_index": len(self._output),
+        }
         self._after_text = b",%b%b" % (write_json(keys)[1:-1], _SEQUENCE_KEY)
-        return encoded + self._item_event(
-            "content_part.added", content_index=0, part=_text_part("")
-        )
+        part = self._text_part("")
+        return encoded + self._item_event("content_part.added", content_index=number, part=part)
+
+    def _text_part(self, text: str) -> Wire:
+        if self._part_type == "refusal":
+            return {"type": "refusal", "refusal": text}
+        return {"type": _TEXT, "text": text, "annotations": [], "logprobs": []}
+
+    def _close_part(self) -> bytes:
+        text, number = "".join(self._pieces), len(self._parts)
+        part = self._text_part(text)
+        if self._part_type == "refusal":
+            done = self._item_event("refusal.done", content_index=number, refusal=text)
+        else:
+            done = self._item_event(
+                "output_text.done", content_index=number, text=text, logprobs=[]
+            )
+        done += self._item_event("content_part.done", content_index=number, part=part)
+        self._parts.append(part)
+        self._pieces = []
+        return done
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
         encoded = b""
         if self._open_index != event.content_block_index or self._open_type != "reasoning":
             encoded = self._ensure_started(event.message_id)
-            item_id = new_item_id("rs", event.message_id, event.content_block_index)
+            form = (self._is_native and event.original_form) or EMPTY
+            made_id = new_item_id("rs", event.message_id, event.content_block_index)
+            item_id = form.get("id") or made_id
             item: Wire = {"type": "reasoning", "id": item_id, "summary": []}
             encoded += self._open(event.content_block_index, item)
         if event.text:
@@ -167,45 +231,67 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
                 "reasoning_summary_text.delta", summary_index=0, delta=event.text
             )
         self._signature = event.signature or self._signature
-        return encoded
+        self._final_form = self._final(event.original_form)
+        return encoded + (self._close_item() if self._final_form else b"")
 
     def _tool_start(self, event: ToolUseStart) -> bytes:
         item: Wire = {
             "type": FUNCTION,
             "id": derived_id(event.tool_use_id, "fc_"),
-            "call_id": derived_id(event.tool_use_id, WIRE_ID_PREFIX),
+            "call_id": self._wire_id(event),
             "name": event.tool_name,
             "arguments": "",
             "status": "in_progress",
         }
-        return self._ensure_started(event.message_id) + self._open(event.content_block_index, item)
+        start = self._ensure_started(event.message_id)
+        original = dict((self._is_native and event.original_form) or {})
+        kind = original.get("type")
+        if original and kind not in (FUNCTION, CUSTOM):
+            # A call of a tool that only this protocol has, in one piece.
+            return start + self._close_item() + self._add_item(original)
+        if original:
+            argument_key = "input" if kind == CUSTOM else "arguments"
+            item = {**original, argument_key: "", "status": "in_progress"}
+        return start + self._open(event.content_block_index, item)
 
     def _tool_input(self, event: ToolUseInputDelta) -> bytes:
         return self._arguments(event.partial_json)
 
     def _arguments(self, text: str) -> bytes:
+        if self._open_item is None:
+            return b""
         self._pieces.append(text)
-        return self._item_event("function_call_arguments.delta", delta=text)
+        is_custom = self._open_type == CUSTOM
+        name = "custom_tool_call_input" if is_custom else "function_call_arguments"
+        return self._item_event(f"{name}.delta", delta=text)
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
         arguments = b""
+        self._is_broken = event.invalid is not None
+        self._final_form = dict((self._is_native and event.original_form) or {})
         if not self._pieces:
-            arguments = self._arguments(write_json(event.final_input).decode())
+            text = write_json(event.final_input).decode()
+            if event.invalid is not None:
+                text = event.invalid.raw
+            elif self._open_type == CUSTOM:
+                text = str(event.final_input.get("input", ""))
+            arguments = self._arguments(text)
         return arguments + self._close_item()
 
     def _block(self, event: BlockAdded) -> bytes:
         start = self._ensure_started(event.message_id)
         index = event.content_block_index
+        if self._is_native and event.original_form is not None:
+            return start + self._close_item() + self._add_item(event.original_form)
         item = self._encode_block(event.block, new_item_id("rs", event.message_id, index))
-        return start if item is None else start + self._close_item() + self._add_item(index, item)
+        return start if item is None else start + self._close_item() + self._add_item(item)
 
-    def _add_item(self, index: int, item: Any) -> bytes:
+    def _add_item(self, item: Any) -> bytes:
         """Encode an item that comes in one piece."""
         number = len(self._output)
         added = self._event("response.output_item.added", output_index=number, item=item)
         done = self._event("response.output_item.done", output_index=number, item=item)
         self._output.append(item)
-        self._block_indexes.append(index)
         return added + done
 
     def _encode_block(self, block: ContentBlock, item_id: str) -> Any:
@@ -218,8 +304,10 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
                 if is_native:
                     return encode_plain_thinking(block)
                 return encode_foreign_thinking(block, item_id)
+            case ThinkingBlock():
+                return self._encode_thinking(item_id, block)
             case ArtifactBlock():
-                return encode_image(block, EMPTY, item_id)
+                return encode_image(block, EMPTY, None if self._is_native else item_id)
             case _:
                 return None
 
@@ -232,35 +320,29 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         encoded = b""
         match item["type"]:
             case "message":
-                part = self._message_part(item, text)
-                encoded = self._item_event(
-                    "output_text.done", content_index=0, text=text, logprobs=[]
-                )
-                encoded += self._item_event("content_part.done", content_index=0, part=part)
-                item = {**item, "content": [part], "status": "completed"}
+                encoded = self._close_part()
+                item = {**item, "content": self._parts, "status": "completed"}
             case "reasoning":
                 encoded = self._close_summary(text)
                 thinking = ThinkingBlock(text, self._signature, issuer=self._issuer)
                 item = self._encode_thinking(item["id"], thinking)
+            case "custom_tool_call":
+                encoded = self._item_event("custom_tool_call_input.done", input=text)
+                item = {**item, "input": text, "status": "completed"}
             case _:
                 encoded = self._item_event(
                     "function_call_arguments.done", arguments=text, name=item["name"]
                 )
-                item = {**item, "arguments": text, "status": "completed"}
+                status = "incomplete" if self._is_broken else "completed"
+                item = {**item, "arguments": text, "status": status}
+        item = self._final_form or item
         number = len(self._output)
         encoded += self._event("response.output_item.done", output_index=number, item=item)
         self._output.append(item)
-        self._block_indexes.append(self._open_index)
         self._open_item, self._open_type, self._pieces, self._signature = None, "", [], None
+        self._parts, self._part_type, self._is_broken = [], _TEXT, False
+        self._final_form = {}
         return encoded
-
-    def _message_part(self, item: Wire, text: str) -> Wire:
-        """Return the part of a message; its citations are known if the response is at its end."""
-        index = self._open_index
-        block = self._content[index] if index < len(self._content) else None
-        if isinstance(block, TextBlock) and block.citations and block.text == text:
-            return encode_foreign_message(block, item["id"])["content"][0]
-        return _text_part(text)
 
     def _close_summary(self, text: str) -> bytes:
         if not text:
@@ -294,33 +376,49 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return self._start(message.id, message.metadata.response_id, message.metadata.model)
 
     def _encode_end(self, event: MessageComplete) -> bytes:
-        self._content = event.message.content
+        body = self._plain_body(event)
+        items = maybe_list(body.get("output"))
+        # What no event has reported comes in one piece.
         encoded = self._close_item()
-        if not self._output:
-            # No event has reported the content: it is encoded item by item.
-            items = enumerate(encode_output_items(event.message, EMPTY))
-            encoded += b"".join(self._add_item(index, item) for index, item in items)
-        self._complete_output()
-        status, details = encode_status(event.stop_reason)
+        encoded += b"".join(map(self._add_item, items[len(self._output) :]))
+        status, _ = encode_status(event.stop_reason)
         name = "completed" if status == "completed" else "incomplete"
         if event.stop_reason is StopReason.ERROR:
             name = "failed"
-        return encoded + self._end(name, {"status": status, "incomplete_details": details})
+        self._has_ended = True
+        for number, (sent, item) in enumerate(zip(self._output, items, strict=False)):
+            encoded += self._late_annotations(number, maybe_object(sent), maybe_object(item))
+        if not self._is_native:
+            items = [
+                _as_sent(maybe_object(sent), item)
+                for sent, item in zip(self._output, items, strict=False)
+            ]
+            stated = {key: self._envelope[key] for key in _START_KEYS if self._envelope.get(key)}
+            body |= {**stated, "output": items}
+        return encoded + self._event(f"response.{name}", response=body)
+
+    def _late_annotations(self, number: int, sent: Wire, item: Wire) -> bytes:
+        """Encode annotations of a message that was closed before they were known."""
+        parts = zip(maybe_list(sent.get("content")), maybe_list(item.get("content")), strict=False)
+        encoded = b""
+        for content_index, (before, after) in enumerate(parts):
+            notes = maybe_list(maybe_object(after).get("annotations"))
+            if sent.get("type") != "message" or maybe_object(before).get("annotations"):
+                continue
+            for index, note in enumerate(notes):
+                encoded += self._event(
+                    "response.output_text.annotation.added",
+                    item_id=sent.get("id"),
+                    output_index=number,
+                    content_index=content_index,
+                    annotation_index=index,
+                    annotation=note,
+                )
+        return encoded
 
     def _encode_failure(self, error: ProviderError) -> bytes:
         failure: Wire = {"code": "server_error", "message": error.text}
         return self._close_item() + self._end("failed", {"status": "failed", "error": failure})
-
-    def _complete_output(self) -> None:
-        """Add signatures and citations to the output: only the final message has their issuers."""
-        for number, index in enumerate(self._block_indexes):
-            item = self._output[number]
-            block = self._content[index] if index < len(self._content) else None
-            if isinstance(block, ThinkingBlock) and item.get("type") == "reasoning":
-                self._output[number] = self._encode_thinking(item["id"], block)
-            elif isinstance(block, TextBlock) and block.citations and item.get("type") == "message":
-                part = encode_foreign_message(block, item["id"])["content"][0]
-                self._output[number] = {**item, "content": [part]}
 
     def _end(self, name: str, changes: Wire) -> bytes:
         self._has_ended = True
@@ -328,5 +426,9 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return self._response_event(name, {"output": self._output, "usage": usage, **changes})
 
 
-def _text_part(text: str) -> Wire:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _as_sent(sent: Wire, item: Any) -> Any:
+    """Return an item of the final response with the id, and the seal, that clients have seen."""
+    final = maybe_object(item)
+    if sent.get("type") != final.get("type") or "id" not in sent or "id" not in final:
+        return item
+    return sent if sent["type"] == "reasoning" else {**final, "id": sent["id"]}
