@@ -305,7 +305,7 @@ def test_broken_frames_of_aws_end_the_stream_at_once() -> None:
 
 @pytest.mark.parametrize(("limit", "kind"), [("calls", "tool_use"), ("blocks", "text")])
 def test_a_plain_response_has_the_same_limits(limit: str, kind: str) -> None:
-    block = {"type": kind, "id": "t", "name": "f", "input": {}, "text": "x"}
+    block: Wire = {"type": kind, "id": "t", "name": "f", "input": {}, "text": "x"}
     body = json.dumps({"id": "m", "type": "message", "content": [block] * 21}).encode()
     context = RequestContext(session_id="sess_t", limits=StreamLimits(**{limit: 20}))
     with pytest.raises(ResponseLimitError) as raised:

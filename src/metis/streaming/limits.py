@@ -15,6 +15,8 @@ from metis.canonical.errors import ResponseLimitError
 from metis.streaming.events import StreamEvent, TextDelta, ThinkingDelta
 
 _MIB = 1 << 20
+_FREE_BYTES = _MIB
+"""Most responses are smaller: counting would cost a fifth of the time of a delta."""
 
 
 class StreamLimits(Struct, frozen=True, kw_only=True):
@@ -74,24 +76,26 @@ def check_content(content: Sequence[ContentBlock], limits: StreamLimits) -> None
         raise limit_error(limits, "calls")
 
 
-# A counter without properties or callbacks: `add_chunk` runs for every chunk of every stream.
 class StreamMeter:
     """Counts what one response holds; each method raises a ResponseLimitError at its limit."""
 
     __slots__ = (
         "_arguments",
         "_blocks",
-        "_bytes",
         "_calls",
         "_containers",
         "_events",
         "_text",
+        "free_bytes",
         "limits",
     )
 
     def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
-        self._bytes = self._events = self._blocks = self._calls = self._text = 0
+        counted = limits.body_bytes, limits.events, limits.text_bytes, limits.containers
+        self.free_bytes: int = min(_FREE_BYTES, *counted)
+        """Up to this size nothing is counted but blocks and calls: no limit can be exceeded."""
+        self._events = self._blocks = self._calls = self._text = 0
         self._containers = 0
         self._arguments: dict[object, int] = {}
 
@@ -99,16 +103,13 @@ class StreamMeter:
         """Count without limits from here on: an error is building the message of what came."""
         self.limits = NO_LIMITS
 
-    def add_chunk(self, chunk: bytes) -> None:
-        """Count the bytes of a chunk, before it is parsed."""
+    def add_chunk(self, chunk: bytes, size: int) -> None:
+        """Count a chunk, before it is parsed; `size` is that of all chunks."""
         limits = self.limits
-        self._bytes += len(chunk)
-        # A response of fewer bytes cannot hold so many containers: most streams count nothing.
-        if self._bytes > limits.containers:
-            self._containers += chunk.count(b"{") + chunk.count(b"[")
-            if self._containers > limits.containers:
-                raise limit_error(limits, "containers")
-        if self._bytes > limits.body_bytes:
+        self._containers += chunk.count(b"{") + chunk.count(b"[")
+        if self._containers > limits.containers:
+            raise limit_error(limits, "containers")
+        if size > limits.body_bytes:
             raise limit_error(limits, "body_bytes")
 
     def add_events(self, events: Sequence[StreamEvent]) -> None:

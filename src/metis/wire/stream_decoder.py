@@ -41,6 +41,8 @@ class BaseStreamDecoder(ABC):
         self._end: MessageComplete | StreamError | None = None
         self._head_bytes = bytearray()
         self._meter = StreamMeter(context.limits)
+        self._free_bytes = self._meter.free_bytes
+        self._size = 0
 
     @property
     def message(self) -> Message:
@@ -55,11 +57,14 @@ class BaseStreamDecoder(ABC):
         events: list[StreamEvent] = []
         if self._end is not None:
             return events
-        meter = self._meter
+        self._size += len(chunk)
+        is_counted = self._size > self._free_bytes
         try:
-            meter.add_chunk(chunk)
+            if is_counted:
+                self._meter.add_chunk(chunk, self._size)
             self._decode_bytes(chunk, events)
-            meter.add_events(events)
+            if is_counted:
+                self._meter.add_events(events)
         except ResponseLimitError as error:
             self._end_at_limit(error, events)
         return events
