@@ -47,7 +47,7 @@ class _PartialBlock:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         # A start of the usual form tells nothing that its events do not tell.
-        self.original_form = None if _is_plain_start(wire) else dict(wire)
+        self.original_form = None if _is_plain_start(wire) else _copy(wire)
         self.is_reported = False
         """Whether an event has reported that the block began."""
         self.texts: list[str] = []
@@ -162,8 +162,8 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
             return
         self._body = body
         model = self._context.model or maybe_text(body.get("model"))
-        # A copy, because decoding the message adds to the body.
-        self._begin(events, model, maybe_text(body.get("id")), PROTOCOL, dict(body))
+        # A copy, because later events change the body and its usage in place.
+        self._begin(events, model, maybe_text(body.get("id")), PROTOCOL, _copy(body))
         self._add_usage(decode_usage(body.get("usage"), self._context), events)
 
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
@@ -288,6 +288,14 @@ _CALL_KEYS = 4
 def _is_plain_start(wire: Wire) -> bool:
     """Whether the start of a block has the form that the stream encoder writes."""
     return wire in _PLAIN_STARTS or (wire.get("type") == "tool_use" and len(wire) == _CALL_KEYS)
+
+
+def _copy(wire: Wire) -> Wire:
+    """Copy an object with its lists and objects, which later events may extend in place."""
+    return {
+        key: value.copy() if isinstance(value, dict | list) else value
+        for key, value in wire.items()
+    }
 
 
 def _index(wire: Wire, default: int) -> int:
