@@ -64,18 +64,21 @@ class ConnectionWatch:
         self._content = response.content
         self._is_broken = False
         connection = response.connection
-        closed = (
-            None
-            if connection is None or connection.protocol is None
-            else (connection.protocol.closed)
-        )
+        protocol = None if connection is None else connection.protocol
+        closed = None if protocol is None else protocol.closed
         if closed is not None:
             closed.add_done_callback(self._on_closed)
+            # A connection that is used again would otherwise keep every response it has carried.
+            self._closed = closed
+            self._content.on_eof(self._stop)
 
     def check(self) -> None:
         """Raise an error if the body ended because its connection was closed."""
         if self._is_broken:
             raise ConnectionError("closed in the middle of a response")
+
+    def _stop(self) -> None:
+        self._closed.remove_done_callback(self._on_closed)
 
     def _on_closed(self, _: object) -> None:
         content = self._content
