@@ -88,5 +88,5 @@ print(invalid.error)
 
 # A response may not grow without limit: a meter counts what arrives.
 meter = StreamMeter(StreamLimits(received_bytes=1_000_000, blocks=100))
-meter.add_chunk(sent)
+meter.add_chunk(sent, len(sent))
 assert meter.limits.blocks < DEFAULT_LIMITS.blocks

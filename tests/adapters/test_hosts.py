@@ -632,6 +632,7 @@ def breaches(name: str, body: dict[str, Any]) -> list[str]:
     return problems + complaints("openai", {**rest, "messages": bare})
 
 
+@pytest.mark.slow
 @pytest.mark.row("M-224", "T87", "T183")
 @pytest.mark.parametrize("name", CHAT)
 @given(talk=strategies.conversations())

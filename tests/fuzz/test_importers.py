@@ -58,7 +58,8 @@ def seed_document(name: str) -> bytes:
         head = b'{"format":1,"session":{"created_at":"2026-01-01T00:00:00Z","id":"sess_42",'
         head += b'"schema_version":1,"updated_at":"2026-01-01T00:00:00Z","workspace_path":"/w"},'
         return head + b'"type":"session"}\n'
-    return interchange.dump(name, HISTORY).data
+    entries = HISTORY[-1:] if name == "attocode-response" else HISTORY  # it holds one response
+    return interchange.dump(name, entries).data
 
 
 NAMES = ("metis", *interchange.formats())
@@ -67,7 +68,7 @@ NAMES = ("metis", *interchange.formats())
 @pytest.mark.parametrize("name", NAMES)
 def test_a_damaged_document_is_read_or_refused(name: str) -> None:
     document, chance = seed_document(name), random.Random(name)  # noqa: S311 - a test
-    for _ in range(400):
+    for _ in range(40):
         read(name, damaged(document, chance))
 
 
@@ -75,7 +76,7 @@ def test_a_damaged_document_is_read_or_refused(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_many_damaged_documents_are_read_or_refused(name: str) -> None:
     document, chance = seed_document(name), random.Random()  # noqa: S311 - a test
-    for _ in range(20_000):
+    for _ in range(2_000):
         data = damaged(document, chance)
         try:
             read(name, data)

@@ -253,6 +253,7 @@ def test_odd_values_come_back(unusual: Any) -> None:
     assert exact(json.loads(back)) == exact(document)
 
 
+@pytest.mark.slow
 @every_format
 @pytest.mark.parametrize("junk", [b"null", b"[[]]", b"\xff", b'{"a":1,"a":2}', b"[" * 5000])
 def test_junk_is_refused_with_its_place(name: str, junk: bytes) -> None:

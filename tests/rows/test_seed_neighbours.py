@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import click
 import pytest
 from msgspec.structs import replace
 
@@ -37,6 +36,7 @@ from metis.canonical import (
     ToolUseBlock,
 )
 from metis.cli.render import render_message
+from metis.cli.text import unstyled
 from metis.streaming import Accumulator, MessageComplete
 from metis.wire.call import AdapterOptions, RequestContext
 
@@ -236,7 +236,7 @@ def test_a_stream_of_chat_completions_adds_up_to_parts_of_every_kind() -> None:
 def test_a_conversation_is_shown_from_its_parts() -> None:
     called = call("read_file", tool_id(1), path="a.txt")
     talk = (user("go"), assistant("I look.", called), tool("hello", answers=called.id))
-    shown = "\n".join(click.unstyle(render_message(each)) for each in talk)
+    shown = "\n".join(unstyled(render_message(each)) for each in talk)
     assert shown.splitlines() == [
         "user  2026-05-08 12:00:00",
         "  go",

@@ -17,7 +17,7 @@ from metis.sim import Script, Simulator
 from metis.sim.request import Settings
 from session.faults import ALL, MODELS, check_goes_on, check_whole, options_for, run_with
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 WORDS = "Read a.txt and b.txt"
 LONG = "The tide came in over the grey stones and nobody at the harbour saw the lamp. " * 20
 STEPS = len(MODELS)

@@ -21,6 +21,8 @@ from metis.canonical import MessageStatus, validate_session
 from metis.store import Store
 from metis.store import open as open_store
 
+pytestmark = pytest.mark.slow
+
 log = logging.getLogger("metis.tests")
 WRITER = Path(__file__).parent / "crash_writer.py"
 MANY_WRITER = Path(__file__).parent / "many_writer.py"

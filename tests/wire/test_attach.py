@@ -21,6 +21,8 @@ from metis.wire.json_access import maybe_list, maybe_object
 from strategies import conversations
 from test_laws import ADAPTERS, JOINING, faults, strings
 
+pytestmark = pytest.mark.slow
+
 CONTEXT = RequestContext(session_id=SESSION)
 PICTURE = "iVBORw0KGgo="
 A, B = call("f", tool_id(1)), call("g", tool_id(2))

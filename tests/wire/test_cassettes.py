@@ -157,7 +157,7 @@ def test_the_servers_that_were_recorded_are_those_that_would_be_now() -> None:
 
 @pytest.mark.row("M-290", "M-291", "M-292")
 def test_it_is_written_down_when_and_how_to_record() -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text().partition("## An exchange, a cassette")[2]
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add an exchange or a cassette")[2]
     told = " ".join(page.split())
     assert "`make cassettes`" in told
     for when in ("a protocol changes", "meant to send something else", "a scenario is added"):

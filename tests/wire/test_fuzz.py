@@ -18,6 +18,8 @@ from metis.streaming import MessageComplete, StreamError
 from metis.wire.call import RequestContext
 from strategies import json_texts, json_values
 
+pytestmark = pytest.mark.slow
+
 NAMES = adapters.names()
 EXCHANGES = [
     exchange

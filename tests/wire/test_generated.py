@@ -50,6 +50,8 @@ from test_laws import (
 )
 from wild import wild_conversations
 
+pytestmark = pytest.mark.slow
+
 CONTEXT = RequestContext(session_id="sess_42")
 
 any_conversation = conversations() | wild_conversations()

@@ -18,6 +18,8 @@ from metis.streaming import (
 from metis.streaming.aws_event_stream import encode_event_frame
 from metis.wire.call import RequestContext
 
+pytestmark = pytest.mark.slow
+
 CONTEXT = RequestContext(session_id="sess_long")
 LONG = 30_000_000
 """The bytes of a long stream."""

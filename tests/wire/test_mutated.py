@@ -22,6 +22,8 @@ from metis.verify.recordings import Recording
 from metis.wire.call import RequestContext
 from mutation import Mutation
 
+pytestmark = pytest.mark.slow
+
 PROVIDERS = {
     "anthropic_messages": "anthropic",
     "openai_chat": "openai",

@@ -37,6 +37,7 @@
     │   └── OtherProviderError      anything else
     ├── StoreError                  a store operation failed; the hint says what to do
     │   ├── StoreUnavailableError   it cannot be opened or reached
+    │   │   └── StoreSpooledError   it went away; the response is in a local file
     │   ├── StoreFullError          the disk is full
     │   ├── StoreReadOnlyError      it can be read but not written
     │   ├── StoreLockedError        another process locks it for too long

@@ -223,7 +223,11 @@ def number_fault(digits: str) -> str | None:
     if digits.lstrip("-").isdigit():
         too_long = len(digits) > _MAX_DIGITS
         return f"an integer of {len(digits)} digits" if too_long else None
-    return "a number out of range" if math.isinf(float(digits)) else None
+    try:
+        return "a number out of range" if math.isinf(float(digits)) else None
+    except ValueError:
+        # Damaged text may begin like a number: `1e999Z`.
+        return f"{digits[:40]!r} is not a JSON number"
 
 
 def _raise_if_out_of_range(digits: str) -> None:

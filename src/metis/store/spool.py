@@ -65,7 +65,11 @@ class Spool:
 
     def files(self) -> list[Path]:
         """Return the files in the order in which they were written."""
-        return sorted(self._directory.glob(f"{self._prefix}-*.jsonl"))
+        try:
+            return sorted(self._directory.glob(f"{self._prefix}-*.jsonl"))
+        except OSError:
+            # A home directory of another user cannot be listed; that must not close the store.
+            return []
 
     def read(self, path: Path) -> list[AnyEntry]:
         """Return the entries of a file; none if another process has stored them meanwhile."""
