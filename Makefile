@@ -37,6 +37,7 @@ format: $(VENV)/.ready
 TIME ?= 60
 fuzz: $(VENV)/.ready
 	PYTHONPATH=tests:tests/wire $(BIN)/python -m fuzz.run $(TIME)
+	$(BIN)/python -m pytest -n auto -m fuzz
 
 rows: $(VENV)/.ready
 	@$(BIN)/python tests/project/rows.py

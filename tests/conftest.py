@@ -13,7 +13,7 @@ from project.rows import CLAIMED_ROWS
 settings.register_profile(
     "fixed",
     deadline=None,
-    max_examples=40,
+    max_examples=20,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

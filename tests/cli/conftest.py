@@ -1,10 +1,22 @@
 """What tests of the command line share: a user without a key or a server."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from metis import adapters
+
+
+@pytest.fixture(autouse=True)
+def restored_log() -> Iterator[None]:
+    """Undo what `--verbose` does to the log, which outlives a command that a test runs."""
+    log = logging.getLogger("metis")
+    handlers, level = list(log.handlers), log.level
+    yield
+    log.handlers[:] = handlers
+    log.setLevel(level)
 
 
 @pytest.fixture

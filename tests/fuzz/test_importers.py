@@ -68,11 +68,11 @@ NAMES = ("metis", *interchange.formats())
 @pytest.mark.parametrize("name", NAMES)
 def test_a_damaged_document_is_read_or_refused(name: str) -> None:
     document, chance = seed_document(name), random.Random(name)  # noqa: S311 - a test
-    for _ in range(40):
+    for _ in range(10):
         read(name, damaged(document, chance))
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 @pytest.mark.parametrize("name", NAMES)
 def test_many_damaged_documents_are_read_or_refused(name: str) -> None:
     document, chance = seed_document(name), random.Random()  # noqa: S311 - a test

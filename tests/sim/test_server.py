@@ -51,6 +51,7 @@ async def test_pages_of_others_are_refused(headers: tuple[str, ...], *, is_refus
         assert len(simulator.service.exchanges) == (0 if is_refused else 1)
 
 
+@pytest.mark.slow
 async def test_a_body_that_comes_in_drops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_BODY_TIMEOUT_S", 0.05)
     async with Simulator() as simulator:

@@ -255,7 +255,7 @@ def test_deleted_sessions_stay_deleted(tmp_path: Path, sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 5, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 40))]
+    "seed", [0, 5, *(pytest.param(seed, marks=pytest.mark.fuzz) for seed in range(1, 40))]
 )
 def test_random_damage_costs_what_it_hits(tmp_path: Path, sqlite_url: str, seed: int) -> None:
     make(sqlite_url, 60)

@@ -51,7 +51,7 @@ def is_running(pid: int) -> bool:
     """Return whether a process runs; one that has ended and was not reaped does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end while it is read
         return False
     return state != "Z"
 

@@ -314,6 +314,7 @@ async def test_an_answer_without_end_is_cut() -> None:
             await client.complete(adapter, request_of(adapter), CONTEXT)
 
 
+@pytest.mark.slow
 async def test_a_silent_provider_is_given_up() -> None:
     async def handle(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(5)

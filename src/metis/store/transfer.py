@@ -92,7 +92,7 @@ def read_transcript(lines: Iterable[bytes]) -> Transcript:
 def _decode_first_line(line: bytes) -> SessionRecord:
     try:
         first = _read_first_line(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(f"not the first line of an export: {error}") from None
     # A newer format may hold data that this version would silently drop.
     if first.format > FORMAT:

@@ -206,6 +206,7 @@ def test_told_to_end_it_keeps_what_came_and_leaves_the_terminal_as_it_was(start:
     assert "1, 2, 3, 4, 5" in again.text
 
 
+@pytest.mark.slow
 def test_a_smaller_terminal_is_drawn_anew_while_an_answer_comes(start: Start) -> None:
     chat = ready(start(columns=100, rows=24))
     chat.send("count to 400 sim: slow 10")
