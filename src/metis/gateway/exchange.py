@@ -1,0 +1,101 @@
+"""One exchange through the gateway: what a client sent, where it went, and what came back."""
+
+import time
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message
+from metis.canonical.metadata import Usage
+from metis.projection import Loss
+from metis.wire.call import CanonicalRequest
+
+Mode = Literal["pass", "translate"]
+"""Whether the bytes of a client went on as they came, or were translated."""
+
+MAX_RECORDED_BYTES = 16 * 1024 * 1024
+"""How much of a response is collected for the store; a longer one is passed, but not stored."""
+
+
+class Tenant(Struct, frozen=True):
+    """Whose key a client used: `team/user=KEY` names both, `user=KEY` the user alone."""
+
+    user_id: str | None = None
+    team_id: str | None = None
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One call of a provider for a request."""
+
+    provider: str
+    model: str
+    status: int | None = None
+    """The HTTP status; None if no response came."""
+    error: str | None = None
+    milliseconds: int = 0
+
+
+class Timings(Struct, kw_only=True):
+    """Moments of an exchange, in seconds of the monotonic clock; zero if not reached."""
+
+    begin: float = msgspec.field(default_factory=time.monotonic)
+    sent: float = 0.0
+    """When the request went to the provider."""
+    first_byte: float = 0.0
+    """When the first byte of the response came."""
+    end: float = 0.0
+
+
+class Exchange(Struct, kw_only=True):
+    """One request of a client with its response.
+
+    The request handler fills it. After `Recorder.record` nobody changes it but the recorder. In
+    the mode `pass` only the bytes are set: whoever stores the exchange decodes them, beside the
+    answer.
+    """
+
+    id: str = msgspec.field(default_factory=new_ulid)
+    tenant: Tenant = Tenant()
+    client_protocol: str
+    """The protocol of the client, such as `anthropic`."""
+    client_adapter: str
+    """The adapter that reads the client's request and writes its response."""
+    path: str
+    """The path that the client called, which states the model in some protocols."""
+    headers: Mapping[str, str] = {}
+    """The client's headers that name a session, an agent or a program; never credentials."""
+    requested_model: str = ""
+    provider: str = ""
+    model: str = ""
+    """The provider's name of the model."""
+    mode: Mode = "pass"
+    is_stream: bool = False
+    kind: Literal["chat", "count", "other"] = "chat"
+    """What was called for: a response of a model, a count of tokens, anything else."""
+    session_id: str = ""
+    """The conversation to which the exchange belongs; `Recorder.begin` sets it."""
+
+    request_body: bytes = b""
+    request: CanonicalRequest | None = None
+    """The decoded request, if it was translated."""
+    response_parts: list[bytes] = []
+    """The body of the response as the provider sent it, decompressed, in the mode `pass`."""
+    is_truncated: bool = False
+    """Whether the response was longer than what is collected."""
+    response: Message | None = None
+    """The decoded response, if it was translated."""
+
+    status: int = 0
+    """The status that the client received; 499 if it left before the end."""
+    error: str | None = None
+    losses: list[Loss] = []
+    usage: Usage | None = None
+    cost_usd: Decimal | None = None
+    attempts: list[Attempt] = []
+    timings: Timings = msgspec.field(default_factory=Timings)
+    facts: dict[str, Any] = {}
+    """What the recorder learns while it stores the exchange."""
