@@ -18,6 +18,7 @@ from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEve
 from metis.verify.json_differences import differences
 from metis.verify.recordings import PROTOCOL_NAMES, SYNTHETIC, Recording, adapter_for
 from metis.verify.served import broken_call_faults, served_faults, written_stream_faults
+from metis.verify.stable import stable_faults
 from metis.wire.original_form import response_events
 
 _SMALL_BYTES = 1 << 16
@@ -44,12 +45,14 @@ class Law(StrEnum):
     """In every protocol, a plain response and a stream tell a client the same."""
     BROKEN_CALLS = "broken calls"
     """In every protocol, a call whose arguments were cut off never looks like a whole one."""
+    STABLE = "stable bytes"
+    """For every provider the request gives the same bytes each time, and extends shorter ones."""
     ECHO = "echo"
     """A response that we would send back and the one that a client did are the same message."""
 
 
-SERVING_LAWS = frozenset({Law.WRITTEN, Law.SERVED, Law.BROKEN_CALLS})
-"""The laws of what clients read."""
+SERVING_LAWS = frozenset({Law.WRITTEN, Law.SERVED, Law.BROKEN_CALLS, Law.STABLE})
+"""The laws of a gateway: what clients read, and what other providers receive of them."""
 
 
 class Verdict(Struct, frozen=True):
@@ -110,6 +113,8 @@ def _check_request(
     # A reported repair is a loss; only what changes without a loss breaks the law.
     faults = () if wire.losses else _first_few(differences(body, _decode(wire.body)))
     findings.verdicts.append(Verdict(Law.REQUEST, faults))
+    stable = stable_faults(adapter, body, _clients())
+    findings.verdicts.append(Verdict(Law.STABLE, _first_few(stable)))
 
 
 def _check_response(
@@ -164,7 +169,7 @@ def _check_served(
 ) -> None:
     """Check what clients of each protocol read of a response."""
     sent = tuple(events)
-    clients = [get(name) for name in map(adapter_for, PROTOCOL_NAMES) if name is not None]
+    clients = _clients()
     context = replace(context, status=None)
     served = (
         fault for client in clients for fault in served_faults(client, context, message, sent)
@@ -175,6 +180,11 @@ def _check_served(
             fault for client in clients for fault in broken_call_faults(client, context, message)
         )
         findings.verdicts.append(Verdict(Law.BROKEN_CALLS, _first_few(broken)))
+
+
+def _clients() -> list[Adapter]:
+    """Return an adapter of each protocol."""
+    return [get(name) for name in map(adapter_for, PROTOCOL_NAMES) if name is not None]
 
 
 def _events(

@@ -28,7 +28,14 @@ def _now() -> datetime:
 class RequestContext(Struct, frozen=True, kw_only=True):
     """What a codec needs beside the bytes of a request or response."""
 
-    session_id: str = msgspec.field(default_factory=new_session_id)
+    session_id: str = ""
+    """The session that the ids of calls belong to; a new one if it is empty."""
+    is_stateless: bool = False
+    """Whether nobody named the session: set if `session_id` is empty.
+
+    The ids of calls in a request then derive from the request alone, so that a client that sends
+    it again, to whatever process, causes the same bytes for the provider.
+    """
     model: str | None = None
     """The canonical id of the model, for responses that do not name it."""
     provider: str | None = None
@@ -48,9 +55,17 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """Called with each loss in a response, beside the log."""
 
     def __post_init__(self) -> None:
-        """Convert the time to UTC."""
+        """Name the session, and convert the time to UTC."""
+        if not self.session_id:
+            force_setattr(self, "session_id", new_session_id())
+            force_setattr(self, "is_stateless", True)  # noqa: FBT003 - a value, not an option
         if self.created_at.tzinfo is not UTC:
             force_setattr(self, "created_at", to_utc(self.created_at))
+
+    @property
+    def call_scope(self) -> str:
+        """What the ids of calls in a request derive from, beside their wire ids."""
+        return "" if self.is_stateless else self.session_id
 
 
 ToolMode = Literal["auto", "none", "required", "tool"]

@@ -54,7 +54,7 @@ class AnthropicRequestDraft(RequestDraft):
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context, PROTOCOL)
-        self._ids = CallIds(context.session_id)
+        self._ids = CallIds(context.call_scope)
 
     @property
     def is_leading(self) -> bool:

@@ -70,7 +70,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
 class _RequestDraft(RequestDraft):
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context, PROTOCOL)
-        self._ids = CallIds(context.session_id)
+        self._ids = CallIds(context.call_scope)
         self._last_role: Role | None = None
 
     def add(self, wire: Wire, path: str) -> None:

@@ -160,7 +160,7 @@ class GeminiRequestDraft(RequestDraft):
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context, PROTOCOL)
-        self._pairing = CallPairing(context.session_id)
+        self._pairing = CallPairing(context.call_scope)
         self._user_parts = PartDecoder(self._origin, self._pairing, is_model=False)
         self._model_parts = PartDecoder(self._origin, self._pairing, is_model=True)
 

@@ -149,7 +149,7 @@ class _HistoryDecoder(RequestDraft):
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context, PROTOCOL)
-        self._calls = PendingCalls(context.session_id)
+        self._calls = PendingCalls(context.call_scope)
         self._last_role: Role | None = None
 
     def add(self, wire: Any, index: int) -> None:

@@ -165,7 +165,7 @@ class _MessageDecoder(RequestDraft):
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context, PROTOCOL)
-        self._ids = CallIds(context.session_id)
+        self._ids = CallIds(context.call_scope)
 
     def add(self, wire: _Message) -> bool:
         """Decode one wire message; return false if the plain path has to."""

@@ -84,7 +84,7 @@ class _HistoryDecoder(RequestDraft):
 
     def __init__(self, context: RequestContext, protocol: str) -> None:
         super().__init__(context, protocol)
-        self._ids = CallIds(context.session_id)
+        self._ids = CallIds(context.call_scope)
 
     def add(self, wire: Wire, path: str) -> None:
         """Decode one wire message."""

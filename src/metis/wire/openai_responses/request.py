@@ -86,7 +86,7 @@ class InputDecoder(RequestDraft):
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context, PROTOCOL)
-        self._ids = CallIds(context.session_id)
+        self._ids = CallIds(context.call_scope)
         self._run: OutputRun | None = None
         self._string_run_metadata = _new_metadata(
             origin=self._origin, provider_raw={PROTOCOL: STRING_RUN}
