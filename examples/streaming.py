@@ -15,7 +15,6 @@ from metis.streaming import (
     StreamError,
     StreamEvent,
     StreamLimits,
-    StreamMeter,
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
@@ -86,7 +85,6 @@ assert arguments == {}
 assert invalid is not None
 print(invalid.error)
 
-# A response may not grow without limit: a meter counts what arrives.
-meter = StreamMeter(StreamLimits(received_bytes=1_000_000, blocks=100))
-meter.add_chunk(sent, len(sent))
-assert meter.limits.blocks < DEFAULT_LIMITS.blocks
+# A response may not grow without limit.
+limits = StreamLimits(received_bytes=1_000_000, blocks=100)
+assert limits.blocks < DEFAULT_LIMITS.blocks

@@ -1,9 +1,11 @@
 """Settings of hypothesis: the same examples in every run, so that a green suite stays green.
 
-`METIS_TEST_RANDOM=1` draws new examples.
+`METIS_TEST_RANDOM=1` draws new examples. Compiled modules are always stored.
 """
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +21,14 @@ settings.register_profile(
 )
 settings.register_profile("random", settings.get_profile("fixed"), derandomize=False)
 settings.load_profile("random" if os.environ.get("METIS_TEST_RANDOM") else "fixed")
+
+if sys.dont_write_bytecode:
+    # Workers and the programs that tests start would compile every module again: collecting takes
+    # twice and starting `metis` three times as long. The cache of its own leaves the sources alone.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(sys.prefix) / "pycache")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -21,8 +21,8 @@ from metis.canonical.errors import (
 )
 from metis.store import Policy, Store, repair
 from metis.store import open as open_store
-from metis.store.digests import BLOCK, read_digests
 from metis.store.entries import CompactionEntry, SwapEntry
+from metis.store.records import BLOCK, read_digests
 from metis.store.salvage import DamagedFile
 from metis.store.sqlite import SqliteTransaction
 

@@ -316,7 +316,8 @@ def normalise_json(value: Value, *names: str) -> None:
     """Refuse what JSON cannot hold in free fields, before encoding could lose it."""
     for name in names:
         content = getattr(value, name)
-        if content is not UNSET and not is_json(content):
+        # Most free fields are empty, and a call for each costs more than all other checks.
+        if content is not None and content is not UNSET and not is_json(content):
             fault = json_fault(content, f"$.{name}")
             if fault:
                 raise InvalidValueError(fault[1], path=fault[0])

@@ -22,7 +22,6 @@ from metis.canonical.metadata import MessageStatus, OutcomeStatus
 from metis.canonical.rules import check_and_encode
 from metis.canonical.value import raw_constructor
 from metis.store.database import Transaction
-from metis.store.digests import entry_key, message_digest
 from metis.store.entries import (
     AnyEntry,
     BookmarkEntry,
@@ -35,7 +34,7 @@ from metis.store.entries import (
     place_entry,
 )
 from metis.store.queries import read_message
-from metis.store.records import MessageRow, full_json_of, to_row
+from metis.store.records import MessageRow, entry_key, full_json_of, message_digest, to_row
 from metis.store.sequence import rewrite_journal
 from metis.store.tables import TOUCH_INTERVAL_US, SessionHead, Tables
 from metis.store.threads import bookmark_problem

@@ -19,18 +19,18 @@ from metis.canonical.rules import as_failed, validate_session
 from metis.projection.tool_calls import NO_RESULT
 from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
 from metis.store.database import Transaction
-from metis.store.digests import (
+from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
+from metis.store.queries import read_history, read_message
+from metis.store.records import (
     BLOCK,
+    INSERT_DIGESTS,
     damage_of_bytes,
     entry_key,
     insert_values,
     message_digest,
     read_digests,
+    to_microseconds,
 )
-from metis.store.digests import INSERT as INSERT_DIGESTS
-from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
-from metis.store.queries import read_history, read_message
-from metis.store.records import to_microseconds
 from metis.store.tables import BEFORE_ANY_TIME, Tables
 
 log = logging.getLogger("metis.store")

@@ -22,10 +22,17 @@ from metis.canonical.errors import DecodeError, MetisError, StoreUnavailableErro
 from metis.canonical.ids import is_ulid
 from metis.canonical.message import SCHEMA_VERSION, Message
 from metis.store.append import referenced_message_ids
-from metis.store.digests import damage_of_bytes, entry_key, message_digest
 from metis.store.entries import AnyEntry, decode_entry
 from metis.store.private_files import PRIVATE_FILE
-from metis.store.records import EventRecord, SessionRecord, from_microseconds, from_row
+from metis.store.records import (
+    EventRecord,
+    SessionRecord,
+    damage_of_bytes,
+    entry_key,
+    from_microseconds,
+    from_row,
+    message_digest,
+)
 from metis.store.salvage import Damage, DamagedFile, Value
 from metis.store.store import Store, open_store, sqlite_path
 

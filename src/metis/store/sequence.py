@@ -17,8 +17,14 @@ from zlib import crc32
 from metis.canonical.errors import DecodeError
 from metis.canonical.message import Message
 from metis.store.database import Rows, Transaction
-from metis.store.digests import damaged, digests_of_rows, entry_key, read_digests
-from metis.store.records import from_row, to_microseconds
+from metis.store.records import (
+    damaged,
+    digests_of_rows,
+    entry_key,
+    from_row,
+    read_digests,
+    to_microseconds,
+)
 from metis.store.tables import BEFORE_ANY_TIME, INSERT_JOURNAL, Tables
 
 _COLUMNS = "id, session_id, role, {}, {}, created_at, schema_version"

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from metis.canonical.errors import UnknownSessionError
 from metis.store.database import Database, Rows, Transaction
-from metis.store.digests import BLOCK, insert_values
-from metis.store.digests import INSERT as INSERT_DIGESTS
+from metis.store.records import BLOCK, INSERT_DIGESTS, insert_values
 
 _MAX_HEADS = 10_000
 TOUCH_INTERVAL_US = 1_000_000

@@ -16,7 +16,7 @@ from metis.streaming.events import (
     ToolUseStart,
     UsageUpdate,
 )
-from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits, StreamMeter
+from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits
 from metis.streaming.text_frames import (
     JsonArrayParser,
     NdjsonParser,
@@ -40,7 +40,6 @@ __all__ = [
     "StreamError",
     "StreamEvent",
     "StreamLimits",
-    "StreamMeter",
     "TextDelta",
     "ThinkingDelta",
     "ToolUseEnd",

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -37,17 +38,13 @@ from metis.streaming import (
     ToolUseStart,
 )
 from metis.streaming.events import events_of_message
-from metis.transport.body import (
-    ACCEPTED_ENCODINGS,
-    LARGE_BYTES,
-    body_chunks,
-    read_rest,
-    run_outside,
-)
 from metis.transport.concealment import hide_key, safe_text
 from metis.transport.keys import Keys
 from metis.transport.response import (
+    ACCEPTED_ENCODINGS,
+    LARGE_BYTES,
     ConnectionWatch,
+    body_chunks,
     check_redirect,
     check_whole,
     decode,
@@ -55,6 +52,8 @@ from metis.transport.response import (
     page_error,
     raise_error,
     read_body,
+    read_rest,
+    run_outside,
 )
 from metis.transport.retry import (
     Retry,
@@ -304,7 +303,7 @@ class Transport:
     def _post(self, call: _Call) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
         request, profile, key = call.request, call.adapter.profile, call.key
         headers = dict(request.headers)
-        base_url, login = _address(call)
+        base_url, login = _address(call.adapter.profile.base_url, call.adapter.name)
         url, auth = base_url.rstrip("/") + request.path, profile.auth
         credentials = read_credentials(key) if key is not None and auth.aws_service else None
         if credentials is not None:
@@ -389,14 +388,14 @@ class Transport:
         await self._sleep(delay)
 
 
-def _address(call: _Call) -> tuple[str, str | None]:
+@lru_cache(maxsize=64)
+def _address(base_url: str, provider: str) -> tuple[str, str | None]:
     """Return the base URL of a provider without the login in it, and that login."""
-    profile = call.adapter.profile
     try:
-        check_base_url(profile.base_url)
+        check_base_url(base_url)
     except InvalidValueError as error:
-        raise InvalidRequestError(error.reason, provider=profile.name) from None
-    return split_login(profile.base_url)
+        raise InvalidRequestError(error.reason, provider=provider) from None
+    return split_login(base_url)
 
 
 def _key_headers(call: _Call, key: str) -> dict[str, str]:

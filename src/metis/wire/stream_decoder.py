@@ -1,6 +1,7 @@
-"""The base of all stream decoders: ids, the start and the end of a streamed response."""
+"""The base of all stream decoders: ids, the start, the end and the limits of a response."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -14,14 +15,88 @@ from metis.streaming import (
     MessageStart,
     StreamError,
     StreamEvent,
-    StreamMeter,
+    TextDelta,
+    ThinkingDelta,
     UsageUpdate,
 )
+from metis.streaming.limits import DEFAULT_LIMITS, NO_LIMITS, StreamLimits, limit_error
 from metis.wire.call import RequestContext
 from metis.wire.errors import STREAM_CUT_OFF, stream_error
 from metis.wire.json_access import Wire
 
 _read_event = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+_FREE_BYTES = 1 << 20
+"""Most responses are smaller: counting would cost a fifth of the time of a delta."""
+
+
+class StreamMeter:
+    """Counts what one response holds; each method raises a ResponseLimitError at its limit."""
+
+    __slots__ = (
+        "_arguments",
+        "_blocks",
+        "_calls",
+        "_containers",
+        "_events",
+        "_text",
+        "free_bytes",
+        "limits",
+    )
+
+    def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
+        counted = limits.body_bytes, limits.events, limits.text_bytes, limits.containers
+        self.free_bytes: int = min(_FREE_BYTES, *counted)
+        """Up to this size nothing is counted but blocks and calls: no limit can be exceeded."""
+        self._events = self._blocks = self._calls = self._text = 0
+        self._containers = 0
+        self._arguments: dict[object, int] = {}
+
+    def lift(self) -> None:
+        """Count without limits from here on: an error is building the message of what came."""
+        self.limits = NO_LIMITS
+
+    def add_chunk(self, chunk: bytes, size: int) -> None:
+        """Count a chunk, before it is parsed; `size` is that of all chunks."""
+        limits = self.limits
+        self._containers += chunk.count(b"{") + chunk.count(b"[")
+        if self._containers > limits.containers:
+            raise limit_error(limits, "containers")
+        if size > limits.body_bytes:
+            raise limit_error(limits, "body_bytes")
+
+    def add_events(self, events: Sequence[StreamEvent]) -> None:
+        """Count events, and the characters of text and thinking in them."""
+        limits = self.limits
+        self._events += len(events)
+        for event in events:
+            if type(event) is TextDelta or type(event) is ThinkingDelta:
+                self._text += len(event.text)
+        if self._text > limits.text_bytes:
+            raise limit_error(limits, "text_bytes")
+        if self._events > limits.events:
+            raise limit_error(limits, "events")
+
+    def add_block(self) -> None:
+        """Count a content block that begins."""
+        self._blocks += 1
+        if self._blocks > self.limits.blocks:
+            raise limit_error(self.limits, "blocks")
+
+    def add_call(self) -> None:
+        """Count a tool call that begins, which is a block as well."""
+        self._calls += 1
+        if self._calls > self.limits.calls:
+            raise limit_error(self.limits, "calls")
+        self.add_block()
+
+    def add_arguments(self, call: object, size: int) -> None:
+        """Count characters of the arguments of one call, which `call` identifies."""
+        total = self._arguments[call] = self._arguments.get(call, 0) + size
+        if total > self.limits.argument_bytes:
+            raise limit_error(self.limits, "argument_bytes")
 
 
 class BaseStreamDecoder(ABC):

@@ -10,10 +10,10 @@ from itertools import islice
 from typing import Any
 
 from metis.streaming.arguments import parse_arguments
-from metis.streaming.limits import StreamMeter
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object
 from metis.wire.openai_chat.assistant import DETAILS_KEY, TEXT_KEYS
 from metis.wire.openai_chat.blocks import write_json
+from metis.wire.stream_decoder import StreamMeter
 
 # Keys that describe a chunk and not the response: `channel` and `token_id` of some hosts,
 # `token_ids` of vLLM, and `obfuscation`, OpenAI's padding against traffic analysis.

@@ -16,7 +16,7 @@ from metis.canonical import MessageStatus, TextBlock
 from metis.canonical.errors import NetworkError
 from metis.streaming import MessageComplete, StreamError, StreamEvent, StreamLimits
 from metis.transport import Limits, Retry, Transport
-from metis.transport.body import LARGE_BYTES
+from metis.transport.response import LARGE_BYTES
 from metis.wire.call import RequestContext
 
 CONTEXT = RequestContext(session_id="sess_t", provider="anthropic")
