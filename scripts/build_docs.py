@@ -43,6 +43,8 @@ from metis.canonical import (
 )
 from metis.canonical.errors import InvalidValueError, MetisError
 from metis.canonical.tools import SideEffects
+from metis.catalog.limits import LimitRule
+from metis.catalog.tables import limit_table
 from metis.cli.conversion import without_loss_log
 from metis.cli.main import cli
 from metis.events import CATALOGUE
@@ -63,6 +65,24 @@ PROVIDERS_INTRO = (
 EVENTS_INTRO = (
     "The catalogue is closed: the bus accepts no other events. The sensitivity of a type is that "
     "of its most private case. No field contains the text of a conversation."
+)
+
+LIMITS_INTRO = (
+    "Hosts refuse what is outside of these ranges. A number becomes the nearest one within, stop "
+    "sequences and metadata that do not fit are left out, ids that are too long are hashed: each "
+    "is a loss of the request. Too many tools, and messages of which nothing is left, raise "
+    "`InvalidValueError` before anything is sent. A client of the provider itself gets its own "
+    "values through, and the provider's own error. Of several rows for an option the first in "
+    "`catalog/data/limits.toml` applies. Names of tools and ids of calls are in the provider rows."
+)
+OUTPUT_LIMIT_TEXT = (
+    "Where the API requires an output limit and the caller states none, the model's maximum is "
+    "sent (for a Claude that the catalogue does not list, 32,000 tokens). Unused output is neither "
+    "billed nor counted by Anthropic's rate limits; Bedrock reserves it from the quota while a "
+    "request runs, so state a limit there if requests run side by side. A response of several "
+    "minutes needs a stream, because networks close idle connections: without one, state a limit "
+    "below about 20,000 tokens. These models refuse a prompt and a limit that exceed the context "
+    "window together; the limit that is sent for a caller without one leaves space for the prompt:"
 )
 
 PROTOCOLS_INTRO = (
@@ -93,6 +113,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands_page(),
         "errors.md": errors_page(),
         "events.md": events_page(),
+        "limits.md": limits_page(),
         "protocols.md": protocols_page(),
         "providers.md": providers_page(),
         "python.md": python_page(HEADER),
@@ -161,6 +182,33 @@ def providers_page() -> str:
         place = f"`{row.base_url}{row.path}`"
         lines.append(f"| `{name}` | {row.protocol} | {place} | {key} | {requirements(row)} |")
     return "\n".join([*lines, ""])
+
+
+def limits_page() -> str:
+    """The ranges and limits of each host, with their sources."""
+    table = limit_table()
+    lines = [HEADER, "", "# Ranges and limits", "", LIMITS_INTRO, ""]
+    lines += ["| option | hosts | models | limit | source |", "| --- | --- | --- | --- | --- |"]
+    for rule in sorted(table.rules, key=lambda rule: rule.option):
+        sources = ", ".join(f"<{source}>" for source in rule.source.split(", "))
+        hosts = "all others" if rule.hosts == ("*",) else listed(list(rule.hosts))
+        models = "all" if rule.models == ("*",) else listed(list(rule.models))
+        lines.append(f"| `{rule.option}` | {hosts} | {models} | {limit_text(rule)} | {sources} |")
+    lines += ["", OUTPUT_LIMIT_TEXT, "", listed(list(table.output_within_window)) + ".", ""]
+    return "\n".join(lines)
+
+
+def limit_text(rule: LimitRule) -> str:
+    """A limit in words."""
+    texts = {
+        rule.range_text if rule.least is not None else "": rule.least is not None,
+        f"at most {rule.max_items}": rule.max_items is not None,
+        f"{rule.max_length} characters each": rule.max_length is not None,
+        f"keys of {rule.max_key_length} characters": rule.max_key_length is not None,
+        "none blank": rule.visible,
+        "none empty": rule.not_empty,
+    }
+    return "; ".join(text for text, applies in texts.items() if applies)
 
 
 def protocols_page() -> str:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from metis.adapters.codecs import CODECS, AwsFrameDecoder, AwsFrameEncoder
 from metis.adapters.history import EncodedHistory, HistoryCache, encode_history
 from metis.adapters.hosts import PROVIDERS, profile_of
+from metis.adapters.limits import output_limit_beside
 from metis.adapters.model import ModelFacts, TokenEstimate, model_facts, wire_model_name
 from metis.adapters.output_format import JsonInThinking, JsonInThinkingDecoder
 from metis.adapters.profile import Profile
@@ -35,7 +36,7 @@ from metis.adapters.think_tags import (
     split_think_tags,
 )
 from metis.adapters.tool_options import OptionLoss, placeholder_tools
-from metis.canonical.errors import DecodeError, ProviderError
+from metis.canonical.errors import DecodeError, InvalidValueError, ProviderError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
@@ -109,6 +110,7 @@ class Adapter:
 
         Raises:
             CriticalLossError: a block that is marked critical cannot be carried.
+            InvalidValueError: nothing of the messages can be sent, or an option would be refused.
             WrongProviderError: the model belongs to another provider.
         """
         request = self.preview(messages, tools, options)
@@ -134,7 +136,15 @@ class Adapter:
         if not plan.tools and profile.needs_tool_definitions:
             plan = self._with_placeholder_tools(options, plan, history, model)
         body_options = self._body_options(plan.options) if profile.body_keys else plan.options
+        # Native options may name an input that the provider has stored.
+        if messages and history.encoder.is_empty and not options.native.get(profile.protocol):
+            raise InvalidValueError(
+                f"nothing of the messages can be sent to {self.name}; add a user message with text",
+                path="$.messages",
+            )
         body = history.encoder.body(plan.tools, body_options)
+        if model.counts_output and options.max_output_tokens is None:
+            body = self._with_fitted_limit(body, history, plan, body_options, model)
         budget = options.image_budget
         if budget is not None and len(body) > budget:
             recorder = LossRecorder(target)
@@ -154,6 +164,25 @@ class Adapter:
             body=body,
             losses=history.losses + [self._loss_of_option(session_id, loss) for loss in losses],
         )
+
+    def _with_fitted_limit(
+        self,
+        body: bytes,
+        history: EncodedHistory,
+        plan: RequestPlan,
+        options: AdapterOptions,
+        model: ModelFacts,
+    ) -> bytes:
+        # These models refuse a prompt and a limit that exceed the window together (T216).
+        limit = options.max_output_tokens
+        capabilities = model.capabilities
+        if limit is None or len(body) // 2 + limit <= capabilities.max_context_tokens:
+            return body
+        estimate = TokenEstimate(model.token_rates, model.target)
+        fitted = output_limit_beside(estimate.request_tokens(history.messages, plan.tools), model)
+        budget = 0 if options.reasoning is None else options.reasoning.budget_tokens or 0
+        fitted = min(max(fitted, budget + 1), limit)
+        return history.encoder.body(plan.tools, replace(options, max_output_tokens=fitted))
 
     def _with_placeholder_tools(
         self, options: AdapterOptions, plan: RequestPlan, history: EncodedHistory, model: ModelFacts

@@ -4,7 +4,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -30,10 +30,12 @@ from metis.canonical.blocks import (
 from metis.canonical.errors import InvalidValueError, WrongProviderError
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
+from metis.catalog.limits import LimitRule
 from metis.catalog.model_rules import ALL_OUTPUTS, OBJECT_OUTPUTS, OutputRule, ReasoningRule
 from metis.catalog.models import AdapterCapabilities, Capability, ModelInfo, capability_set
 from metis.catalog.tables import (
     catalog,
+    limit_table,
     option_rules,
     output_rules,
     reasoning_rules,
@@ -120,6 +122,10 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     """How its thinking is controlled; None for a model that does not think."""
     output: OutputRule
     """Which output formats it supports."""
+    limits: Mapping[str, LimitRule]
+    """The ranges and limits of its options at this host, by option."""
+    counts_output: bool
+    """Whether prompt and output limit have to fit into the context window together."""
     token_rates: TokenRates
 
 
@@ -157,7 +163,8 @@ def _catalog_facts(model: str, hosted: str) -> _CatalogFacts:
 def model_facts(profile: Profile, name: str) -> ModelFacts:
     """Return the facts about a model of a provider, and assumptions where there are none."""
     # The same model supports other output formats at other hosts (T117).
-    facts = _catalog_facts(profile.catalog_id(name), f"{profile.name}:{name}")
+    catalog_id = profile.catalog_id(name)
+    facts = _catalog_facts(catalog_id, f"{profile.name}:{name}")
     entry = facts.entry
     capabilities = profile.defaults if entry is None else entry.capabilities
     cannot_think = entry is not None and not capabilities.supports_thinking
@@ -174,6 +181,8 @@ def model_facts(profile: Profile, name: str) -> ModelFacts:
         exclusive_options=facts.exclusive_options,
         thinking=None if cannot_think else facts.thinking,
         output=facts.output,
+        limits=limit_table().limits_for(profile.name, catalog_id),
+        counts_output=limit_table().counts_output(catalog_id),
         token_rates=facts.token_rates,
     )
 

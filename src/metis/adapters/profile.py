@@ -88,14 +88,11 @@ class Profile(MessageRules, frozen=True, kw_only=True):
     """Native keys that other hosts of the protocol accept, and this one does not."""
     renamed_keys: Mapping[str, str] = {}
     """Native keys of the protocol that have another name here."""
-    temperature_range: tuple[float, float] | None = None
-    """The lowest and the highest temperature, where others are refused."""
-    refuses_empty_values: bool = False
-    """Whether a limit of zero tokens and empty stop sequences are refused."""
     max_tokens_key: str | None = None
     """The key for the limit of a response, where the protocol has two (T182)."""
-    default_max_tokens: int | None = None
-    """The limit to send if the provider needs one and the caller states none (T181)."""
+    needs_output_limit: bool = False
+    """Whether a request has to state a limit; without one of the caller, the model's maximum is
+    sent (T181)."""
     cache_name_key: str | None = None
     """The key that names a cached prefix, which contains instructions and tools (T178)."""
     cache_key_option: str | None = None

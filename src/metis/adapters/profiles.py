@@ -12,7 +12,6 @@ from metis.canonical.schema.fit_output import (
     OPENAI_OUTPUT,
     OPENAI_STRICT_OUTPUT,
 )
-from metis.wire.anthropic.options import DEFAULT_MAX_TOKENS
 from metis.wire.bedrock_converse.media import AUDIO_TYPES, CITATION_KINDS, DOCUMENT_TYPES
 from metis.wire.tool_ids import IdRule
 
@@ -74,8 +73,8 @@ _ANTHROPIC = Profile(
     issuers=frozenset({"bedrock", "vertex-claude"}),
     headers={"anthropic-version": "2023-06-01"},
     default_model="claude-sonnet-4-6",
-    defaults=assumed_capabilities(200_000, 64_000),
-    default_max_tokens=DEFAULT_MAX_TOKENS,
+    defaults=assumed_capabilities(200_000, 32_000),
+    needs_output_limit=True,
     cache_on_request=True,
     search={"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
     tool_schemas=_PLAIN_ROOT,
@@ -182,8 +181,6 @@ _CONVERSE = Profile(
     maker_pattern=r"(?:^|/)(?:(?:[a-z]{2}|us-gov|apac|global)\.)?([a-z][a-z0-9]+)\.",
     refused_options=frozenset({"parallel_tool_calls"}),
     can_forbid_calls=False,
-    temperature_range=(0, 1),
-    refuses_empty_values=True,
     tool_schemas=_PLAIN_ROOT,
     output_schemas=ANTHROPIC_OUTPUT,
     needs_tool_definitions=True,

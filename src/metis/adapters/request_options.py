@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
+from metis.adapters.limits import OptionLimits
 from metis.adapters.model import ModelFacts
 from metis.adapters.output_format import OutputPlanner, instruction_message
 from metis.adapters.profile import Profile
@@ -145,6 +146,7 @@ class _Planning:
         self._messages = messages
         self._codec = CODECS[profile.protocol]
         self._losses: list[OptionLoss] = []
+        self._limits = OptionLimits(profile.name, model.limits, self._losses)
         self._reasoning = ReasoningPlanner(model, profile.protocol, self._losses)
         self._output: OutputPlanner | None = None
 
@@ -195,6 +197,7 @@ class _Planning:
             tools, sent = self._without_forbidden_tools(tools, sent)
             tools, sent = with_wire_names(self._profile, tools, sent, self._losses)
             tools = with_fitted_schemas(self._profile, tools, self._losses)
+            self._limits.check_tools(tools)
         if names_cache:
             self._losses += [OptionLoss("tools", f"{_CACHED_TOOLS}: {tool.name}") for tool in tools]
             if sent.tool_choice is not None:
@@ -256,7 +259,8 @@ class _Planning:
         fitted = self._reasoning.fit(options, has_tools=bool(tools), messages=self._messages)
         native = self._native_keys(stated, options.origin, tools)
         sent = self._without_refused(replace(fitted, model=self._model.name))
-        sent = self._within_limits(sent, tools)
+        sent = self._within_limits(sent, has_tools=bool(tools))
+        self._limits.fit_native(native)
         self._set_host_keys(sent, native)
         if fitted.reasoning is not None or options.reasoning is not None:
             sent = self._encode_reasoning(sent, native)
@@ -277,7 +281,9 @@ class _Planning:
             return sent
         # Another model than the client asked for may take less (T48, T183).
         fitted = self._reasoning.fit(sent, has_tools=has_tools, messages=self._messages)
-        sent = fitted if is_same_model else self._without_refused(fitted)
+        sent = fitted
+        if not is_same_model:
+            sent = self._within_limits(self._without_refused(fitted), has_tools=has_tools)
         native = dict(stated)
         if fitted.reasoning is not None or options.reasoning is not None:
             sent = self._encode_reasoning(sent, native)
@@ -331,48 +337,23 @@ class _Planning:
         self._alter("tool_choice", f"{self._model.name} cannot be forced to call a tool")
         return {"tool_choice": ToolChoice("auto")}
 
-    def _within_limits(
-        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
-    ) -> AdapterOptions:
+    def _within_limits(self, options: AdapterOptions, *, has_tools: bool) -> AdapterOptions:
         profile, changes = self._profile, dict[str, Any]()
         capabilities, requested = self._model.capabilities, options.max_output_tokens
         limit = capabilities.max_output_tokens
-        if requested is None and profile.default_max_tokens is not None:
-            changes["max_output_tokens"] = min(profile.default_max_tokens, limit)
+        changes |= self._limits.fit(options)
+        if requested is None and profile.needs_output_limit:
+            changes["max_output_tokens"] = limit
         if self._model.is_listed and requested is not None and requested > limit:
             changes["max_output_tokens"] = limit
             self._alter("max_output_tokens", f"{self._model.name} writes at most {limit} tokens")
-        changes |= self._temperature_in_range(options) | self._without_empty_values(options)
         choice = options.tool_choice
         if choice is not None and choice.mode == "tool" and not profile.can_name_tool:
             changes["tool_choice"] = ToolChoice("required")
             self._alter("tool_choice", f"{profile.name} does not support forcing a specific tool")
-        if tools and not capabilities.supports_parallel_tool_calls:
+        if has_tools and not capabilities.supports_parallel_tool_calls:
             changes |= self._without_parallel_calls(options)
         return replace(options, **changes) if changes else options
-
-    def _temperature_in_range(self, options: AdapterOptions) -> dict[str, Any]:
-        limits, requested = self._profile.temperature_range, options.temperature
-        if limits is None or requested is None or limits[0] <= requested <= limits[1]:
-            return {}
-        nearest = min(max(requested, limits[0]), limits[1])
-        reason = f"{self._profile.name} accepts temperatures from {limits[0]} to {limits[1]}"
-        self._alter("temperature", f"{reason}; {nearest} is sent")
-        return {"temperature": nearest}
-
-    def _without_empty_values(self, options: AdapterOptions) -> dict[str, Any]:
-        # Converse answers 400 to a limit of zero tokens and to empty stop sequences.
-        changes: dict[str, Any] = {}
-        if not self._profile.refuses_empty_values:
-            return changes
-        if options.max_output_tokens == 0:
-            changes["max_output_tokens"] = 1
-            self._alter("max_output_tokens", f"{self._profile.name} needs at least one token")
-        stops = options.stop_sequences
-        if stops is not None and not all(stops):
-            changes["stop_sequences"] = tuple(stop for stop in stops if stop)
-            self._alter("stop_sequences", f"{self._profile.name} accepts no empty ones")
-        return changes
 
     def _without_parallel_calls(self, options: AdapterOptions) -> dict[str, Any]:
         if "parallel_tool_calls" in self._profile.refused_options:

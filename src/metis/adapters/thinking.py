@@ -25,8 +25,6 @@ from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.reasoning import REASONING_OFF, Reasoning
 
 _KEY = "reasoning"
-_RESPONSE_TOKENS = 4096
-"""How many tokens a response gets beside its thinking, if the caller states no limit."""
 
 
 class ReasoningPlanner:
@@ -170,7 +168,7 @@ class ReasoningPlanner:
         # smaller.
         most, limit = self._model.capabilities.max_output_tokens, options.max_output_tokens
         if limit is None:
-            changes["max_output_tokens"] = limit = min(budget + _RESPONSE_TOKENS, most)
+            changes["max_output_tokens"] = limit = most
             is_exact = False
         if budget < limit:
             return budget

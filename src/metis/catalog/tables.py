@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metis.canonical.errors import CatalogDataError, Problem, UnknownPricingError
+from metis.catalog.limits import LimitTable, read_limits
 from metis.catalog.model_rules import (
     OptionRules,
     OutputTable,
@@ -64,6 +65,12 @@ def output_rules() -> OutputTable:
 
 
 @cache
+def limit_table() -> LimitTable:
+    """Return the ranges and limits that hosts enforce."""
+    return read_limits(_read_shipped("limits.toml"))
+
+
+@cache
 def model_pointers() -> Mapping[str, str]:
     """Return names for models by size, from the smallest to the largest."""
     return _read_shipped("pointers.toml")["pointers"]
@@ -77,7 +84,7 @@ def token_table() -> TokenTable:
 
 def preload_tables() -> None:
     """Read every table that the first model call needs, so that it does not wait for them."""
-    for table in (price_table, option_rules, reasoning_rules, token_table):
+    for table in (price_table, option_rules, reasoning_rules, limit_table, token_table):
         table()
 
 

@@ -147,6 +147,11 @@ class HistoryEncoder(ABC):
         other._encoded = self._encoded.copy()
         return other
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a request would hold no message beside its instructions."""
+        return self._open is None and self._encoded.is_empty
+
     @abstractmethod
     def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
         """Add messages that were projected for the protocol; `ids` are wire ids of some calls."""

@@ -56,8 +56,8 @@ def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: Sch
 
 OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format)
 
-DEFAULT_MAX_TOKENS = 4096
-"""The limit that is sent when no option states one, because the API requires it."""
+_DEFAULT_MAX_TOKENS = 4096
+"""The limit without an adapter, which knows the maximum of the model; the API requires one."""
 
 _KEYS = {
     "model": "model",
@@ -127,7 +127,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         wire["tools"] = [*encode_tools(tools), *server]
     # A client that left the limit out gets the error of the API, not a limit of ours.
     if PROTOCOL not in options.native:
-        wire.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+        wire.setdefault("max_tokens", _DEFAULT_MAX_TOKENS)
     return wire
 
 

@@ -202,6 +202,11 @@ class ResponsesHistoryEncoder(HistoryEncoder):
         )
         return other
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no input beside the instructions."""
+        return not self._messages
+
     def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
         """Add messages that were projected for this protocol; `ids` are wire ids of calls."""
         self._calls.add({"ids": ids})

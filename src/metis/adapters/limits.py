@@ -1,0 +1,148 @@
+"""Options within the ranges and limits of a host: clamped with a loss, or refused before sending.
+
+The rules are rows of `catalog/data/limits.toml`, each with its source (T213-T215).
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metis.adapters.model import ModelFacts
+from metis.adapters.tool_options import OptionLoss
+from metis.canonical.errors import InvalidValueError
+from metis.canonical.tools import ToolDefinition
+from metis.catalog.limits import SHARED_LIMITS, LimitRule
+from metis.projection.loss import Change
+from metis.wire.call import AdapterOptions
+from metis.wire.json_access import Wire, maybe_object
+
+_NUMBERS = ("max_output_tokens", "temperature", "top_k", "top_p")
+_HASH_LENGTH = 32
+_LEAST_OUTPUT = 4096
+"""The least limit that is sent if the caller states none and the window is nearly full."""
+
+
+class OptionLimits:
+    """The limits of one model at one host, applied to requests; every change becomes a loss."""
+
+    def __init__(self, host: str, rules: Mapping[str, LimitRule], losses: list[OptionLoss]) -> None:
+        self._host = host
+        self._rules = rules
+        self._losses = losses
+
+    def fit(self, options: AdapterOptions) -> dict[str, Any]:
+        """Return the shared options that change."""
+        changes: dict[str, Any] = {}
+        for name in _NUMBERS:
+            value, rule = getattr(options, name), self._rules.get(name)
+            if value is None or rule is None:
+                continue
+            nearest = rule.nearest(value)
+            if nearest != value:
+                changes[name] = nearest
+                reason = f"{self._host} accepts {rule.range_text}; {nearest} is sent"
+                self._alter(name, reason)
+        stops, rule = options.stop_sequences, self._rules.get("stop_sequences")
+        if stops and rule is not None:
+            accepted = self._stop_sequences(stops, rule)
+            if accepted != stops:
+                changes["stop_sequences"] = accepted or None
+        return changes
+
+    def _stop_sequences(self, stops: tuple[str, ...], rule: LimitRule) -> tuple[str, ...]:
+        accepted: list[str] = []
+        for index, stop in enumerate(stops):
+            if rule.visible and not stop.strip():
+                fault = "accepts no blank stop sequence"
+            elif rule.not_empty and not stop:
+                fault = "accepts no empty stop sequence"
+            elif rule.max_length is not None and len(stop.encode()) > rule.max_length:
+                fault = f"accepts stop sequences of at most {rule.max_length} bytes"
+            elif rule.max_items is not None and len(accepted) >= rule.max_items:
+                fault = f"accepts at most {rule.max_items} stop sequences"
+            else:
+                accepted.append(stop)
+                continue
+            self._losses.append(OptionLoss(f"stop_sequences[{index}]", f"{self._host} {fault}"))
+        return tuple(accepted)
+
+    def check_tools(self, tools: Sequence[ToolDefinition]) -> None:
+        """Refuse more tools than the host accepts: which ones to leave out, only a caller knows.
+
+        Raises:
+            InvalidValueError: there are too many.
+        """
+        rule = self._rules.get("tools")
+        if rule is not None and rule.max_items is not None and len(tools) > rule.max_items:
+            fault = f"{self._host} accepts at most {rule.max_items} tools, got {len(tools)}"
+            raise InvalidValueError(f"{fault}; send fewer", path="$.tools")
+
+    def fit_native(self, native: Wire) -> None:
+        """Bring native keys with a limit of their own into it, such as metadata and ids."""
+        for option, rule in self._rules.items():
+            if option in SHARED_LIMITS:
+                continue
+            holder, key = native, option
+            if "." in option:
+                outer, key = option.split(".", 1)
+                if not isinstance(native.get(outer), dict):
+                    continue
+                holder = maybe_object(native[outer])
+            value = holder.get(key)
+            fitted: Any = value
+            if isinstance(value, str):
+                fitted = self._short_id(option, value, rule)
+            elif isinstance(value, dict):
+                fitted = self._small_object(option, maybe_object(value), rule)
+            if fitted is value:
+                continue
+            # The caller's own objects are not changed.
+            if holder is native:
+                native[key] = fitted
+            else:
+                native[option.split(".", 1)[0]] = {**holder, key: fitted}
+
+    def _short_id(self, option: str, value: str, rule: LimitRule) -> str:
+        if rule.max_length is None or len(value) <= rule.max_length:
+            return value
+        # A hash still tells users and caches apart, which the beginning of an id may not.
+        digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+        reason = f"{self._host} accepts at most {rule.max_length} characters; a hash is sent"
+        self._alter(option, reason)
+        return digest
+
+    def _small_object(self, option: str, value: Wire, rule: LimitRule) -> Wire:
+        fitted: Wire = {}
+        for key, item in value.items():
+            fault = None
+            if rule.max_items is not None and len(fitted) >= rule.max_items:
+                fault = f"at most {rule.max_items} keys"
+            elif rule.max_key_length is not None and len(key) > rule.max_key_length:
+                fault = f"keys of at most {rule.max_key_length} characters"
+            if fault is not None:
+                self._losses.append(OptionLoss(f"{option}.{key}", f"{self._host} accepts {fault}"))
+                continue
+            fitted[key] = item
+            if rule.max_length is not None and isinstance(item, str):
+                fitted[key] = self._cut(f"{option}.{key}", item, rule.max_length)
+        return value if fitted == value else fitted
+
+    def _cut(self, path: str, text: str, length: int) -> str:
+        if len(text) <= length:
+            return text
+        self._alter(path, f"{self._host} accepts at most {length} characters; the rest is cut")
+        return text[:length]
+
+    def _alter(self, key: str, reason: str) -> None:
+        self._losses.append(OptionLoss(key, reason, Change.ALTERED))
+
+
+def output_limit_beside(prompt_tokens: int, model: ModelFacts) -> int:
+    """Return the largest output limit that fits into the window beside an estimated prompt (T216).
+
+    An estimate may be too low by a tenth. A response shorter than the least limit helps nobody:
+    the provider may then refuse the request as too long.
+    """
+    capabilities = model.capabilities
+    free = capabilities.max_context_tokens - prompt_tokens * 11 // 10
+    return min(max(free, _LEAST_OUTPUT), capabilities.max_output_tokens)

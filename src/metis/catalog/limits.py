@@ -1,0 +1,96 @@
+"""Ranges and limits of requests, as data: what a host refuses although its API has the option.
+
+`data/limits.toml` has one row per rule, each with its source. Of the rows for one option, the first
+that matches host and model applies.
+"""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+import msgspec
+from msgspec import Struct
+
+from metis.canonical.errors import CatalogDataError, Problem
+
+SHARED_LIMITS = frozenset(
+    {"max_output_tokens", "stop_sequences", "temperature", "tools", "top_k", "top_p"}
+)
+"""What a row may limit beside native keys, which it names with the protocol's key."""
+
+
+class LimitRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of one option at some hosts."""
+
+    hosts: tuple[str, ...]
+    """Names of providers, where * matches anything."""
+    models: tuple[str, ...] = ("*",)
+    """Canonical ids of models, where * matches anything."""
+    option: str
+    """A shared option, `tools`, or the path of a native key, such as `metadata.user_id`."""
+    least: float | None = None
+    most: float | None = None
+    """The range of a number; a value outside of it becomes the nearest one within."""
+    max_items: int | None = None
+    """How many items a list or an object may have."""
+    max_length: int | None = None
+    """How many characters a text, or a text in a list or an object, may have."""
+    max_key_length: int | None = None
+    """How many characters a key of an object may have."""
+    visible: bool = False
+    """Whether a text without a visible character is refused."""
+    not_empty: bool = False
+    """Whether an empty text is refused."""
+    source: str
+    """Where the rule is documented, or the report of a refusal."""
+
+    def applies_to(self, host: str, model: str) -> bool:
+        """Whether the rule holds for a model at a host."""
+        return _matches(host, self.hosts) and _matches(model, self.models)
+
+    def nearest(self, value: float) -> float:
+        """Return a number within the range, the same one if it is there already."""
+        if self.least is not None and value < self.least:
+            return int(self.least) if self.least.is_integer() else self.least
+        if self.most is not None and value > self.most:
+            return int(self.most) if self.most.is_integer() else self.most
+        return value
+
+    @property
+    def range_text(self) -> str:
+        """The range in words."""
+        if self.most is None:
+            return f"{self.least:g} or more"
+        return f"{self.least or 0:g} to {self.most:g}"
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class LimitTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of all hosts, and the models whose context window includes the output limit."""
+
+    rules: tuple[LimitRule, ...] = ()
+    output_within_window: tuple[str, ...] = ()
+    """Models that refuse a prompt and an output limit that exceed the window together."""
+
+    def limits_for(self, host: str, model: str) -> Mapping[str, LimitRule]:
+        """Return the rules of a model at a host by option; the first row of an option applies."""
+        rules: dict[str, LimitRule] = {}
+        for rule in self.rules:
+            if rule.option not in rules and rule.applies_to(host, model):
+                rules[rule.option] = rule
+        return rules
+
+    def counts_output(self, model: str) -> bool:
+        """Whether prompt and output limit of a model have to fit into its window together."""
+        return _matches(model, self.output_within_window)
+
+
+def read_limits(data: Mapping[str, object]) -> LimitTable:
+    """Read the limits from the data of a TOML file."""
+    try:
+        return msgspec.convert(data, LimitTable)
+    except msgspec.ValidationError as error:
+        problem = Problem("$", "T213", str(error))
+        raise CatalogDataError("the limits cannot be used", [problem]) from None

@@ -1,0 +1,242 @@
+"""Ranges and limits of requests: every row of the table, and what has no row of its own."""
+
+import json
+from typing import Any
+
+import pytest
+
+from build import assistant, system, text, user
+from metis import adapters
+from metis.canonical import ToolDefinition
+from metis.canonical.errors import CatalogDataError, InvalidValueError
+from metis.canonical.tools import SideEffects
+from metis.catalog.limits import SHARED_LIMITS, LimitRule, read_limits
+from metis.catalog.tables import limit_table
+from metis.projection import Loss
+from metis.wire.call import AdapterOptions
+from metis.wire.json_access import maybe_object
+
+TABLE = limit_table()
+MODELS = {
+    "anthropic": "claude-sonnet-4-0",
+    "bedrock": "anthropic.claude-sonnet-4-20250514-v1:0",
+    "bedrock-converse": "anthropic.claude-sonnet-4-20250514-v1:0",
+    "vertex-claude": "claude-sonnet-4@20250514",
+    "openai": "gpt-4o",
+    "azure": "gpt-4o",
+    "openai-responses": "gpt-4o",
+    "azure-responses": "gpt-4o",
+    "xai": "grok-3",
+}
+"""Models that accept the sampling options, where the default model does not."""
+OLDER_MODELS = {"gemini:gemini-1*": "gemini-1.5-flash"}
+PAIRS = [
+    (rule, host)
+    for rule in TABLE.rules
+    for host in (adapters.names() if rule.hosts == ("*",) else rule.hosts)
+]
+NUMBERS = ("max_output_tokens", "temperature", "top_k", "top_p")
+
+
+def model_of(rule: LimitRule, host: str) -> str:
+    older = OLDER_MODELS.get(rule.models[0])
+    return older or MODELS.get(host) or adapters.get(host).profile.default_model
+
+
+def request(
+    host: str, tools: list[ToolDefinition] | None = None, **options: Any
+) -> tuple[str, list[Loss]]:
+    sent = adapters.get(host).preview([user("Hi.")], tools or (), AdapterOptions(**options))
+    return sent.body.decode(), sent.losses
+
+
+def losses_of(losses: list[Loss], option: str) -> list[Loss]:
+    return [loss for loss in losses if loss.path.startswith(f"$.{option}")]
+
+
+def numbers(wire: Any) -> list[float]:
+    """Return all numbers of a body, wherever a protocol has them."""
+    if isinstance(wire, dict):
+        return [number for value in maybe_object(wire).values() for number in numbers(value)]
+    return [wire] if isinstance(wire, int | float) and not isinstance(wire, bool) else []
+
+
+def test_every_host_of_a_row_exists_and_every_row_names_its_source() -> None:
+    names = set(adapters.names())
+    for rule in TABLE.rules:
+        assert rule.hosts == ("*",) or set(rule.hosts) <= names, rule
+        assert rule.source.startswith("https://"), rule
+
+
+def test_the_row_for_a_model_is_the_first_that_matches() -> None:
+    older = TABLE.limits_for("gemini", "gemini:gemini-1.5-pro")["top_k"]
+    assert (older.most, TABLE.limits_for("gemini", "gemini:gemini-3-pro")["top_k"].most) == (
+        40,
+        None,
+    )
+
+
+@pytest.mark.row("T213")
+@pytest.mark.parametrize(
+    ("rule", "host"),
+    [pair for pair in PAIRS if pair[0].option in NUMBERS],
+    ids=lambda value: value if isinstance(value, str) else value.option,
+)
+def test_a_number_outside_of_its_range_becomes_the_nearest(rule: LimitRule, host: str) -> None:
+    profile = adapters.get(host).profile
+    if rule.option in profile.refused_options:
+        pytest.skip("the host has no such option")
+    model = model_of(rule, host)
+    for bound, step in ((rule.least, -1), (rule.most, 1)):
+        if bound is None:
+            continue
+        is_whole = rule.option in ("top_k", "max_output_tokens")
+        value = int(bound + step) if is_whole else bound + step / 2
+        wished: dict[str, Any] = {rule.option: value}
+        body, losses = request(host, model=model, **wished)
+        assert [loss.change for loss in losses_of(losses, rule.option)] == ["altered"]
+        assert bound in numbers(json.loads(body)), body
+        assert value not in numbers(json.loads(body)), body
+        wished = {rule.option: bound}
+        inside, losses = request(host, model=model, **wished)
+        assert not losses_of(losses, rule.option)
+        assert bound in numbers(json.loads(inside))
+
+
+@pytest.mark.row("T214")
+@pytest.mark.parametrize(
+    ("rule", "host"),
+    [pair for pair in PAIRS if pair[0].option == "stop_sequences"],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_stop_sequences_that_do_not_fit_are_left_out(rule: LimitRule, host: str) -> None:
+    profile, model = adapters.get(host).profile, model_of(rule, host)
+    if rule is not adapters.get(host)._model(model).limits["stop_sequences"]:  # pyright: ignore[reportPrivateUsage] - which row applies
+        pytest.skip("another row applies to the host")
+    if "stop_sequences" in profile.refused_options:
+        pytest.skip("the host has no such option")
+    count = min(rule.max_items or 6, 16)
+    stops = [f"stop{number}" for number in range(count)]
+    unfit = ["", *([" \n"] if rule.visible else []), *(["x" * 33] if rule.max_length else [])]
+    if rule.max_items is not None and rule.max_items < 100:
+        unfit.append("one_more")
+    given = (*unfit[:-1], *stops, unfit[-1])
+    body, losses = request(host, model=model, stop_sequences=given)
+    assert [json.dumps(stop) in body for stop in stops] == [True] * count
+    assert not [stop for stop in ('"one_more"', '""', '" \\n"') if stop in body]
+    assert len(losses_of(losses, "stop_sequences[")) == len(unfit)
+    body, losses = request(host, model=model, stop_sequences=("",))
+    assert len(losses_of(losses, "stop_sequences[0]")) == 1
+    assert not [key for key in ("stop_sequences", "stopSequences", '"stop"') if key in body]
+
+
+@pytest.mark.row("T215")
+@pytest.mark.parametrize(
+    ("rule", "host"),
+    [pair for pair in PAIRS if pair[0].option == "tools"],
+    ids=lambda value: value if isinstance(value, str) else str(value.max_items),
+)
+def test_too_many_tools_are_refused_before_anything_is_sent(rule: LimitRule, host: str) -> None:
+    model = model_of(rule, host)
+    tools = [
+        ToolDefinition(f"tool_{number}", "Does it.", {"type": "object"}, SideEffects.READ)
+        for number in range((rule.max_items or 0) + 1)
+    ]
+    with pytest.raises(InvalidValueError, match=f"at most {rule.max_items} tools") as refused:
+        request(host, tools, model=model)
+    assert refused.value.path == "$.tools"
+    body, _ = request(host, tools[:-1], model=model)
+    assert f'"tool_{(rule.max_items or 0) - 1}"' in body
+
+
+@pytest.mark.row("T215")
+@pytest.mark.parametrize(
+    ("rule", "host"),
+    [pair for pair in PAIRS if pair[0].option not in SHARED_LIMITS],
+    ids=lambda value: value if isinstance(value, str) else value.option,
+)
+def test_ids_are_hashed_and_metadata_is_cut_to_what_the_host_accepts(
+    rule: LimitRule, host: str
+) -> None:
+    protocol = adapters.get(host).profile.protocol
+    outer, _, inner = rule.option.partition(".")
+    if rule.max_items is None:
+        value: Any = "u" * ((rule.max_length or 0) + 1)
+        native: dict[str, Any] = {outer: {inner: value} if inner else value}
+    else:
+        value = {f"key{number}": "v" for number in range(rule.max_items - 1)}
+        value["long"] = "w" * ((rule.max_length or 0) + 1)
+        value["k" * ((rule.max_key_length or 0) + 1)] = "v"
+        value["excess"] = "v"
+        native = {outer: value}
+    before = json.dumps(native)
+    body, losses = request(host, model=model_of(rule, host), native={protocol: native})
+    wire = json.loads(body)[outer]
+    sent = wire[inner] if inner else wire
+    assert json.dumps(native) == before  # the caller's own value is not changed
+    found = [(loss.change, loss.path) for loss in losses_of(losses, rule.option)]
+    if rule.max_items is None:
+        again, _ = request(host, model=model_of(rule, host), native={protocol: native})
+        assert (len(sent), again) == (32, body)
+        assert found == [("altered", f"$.{rule.option}")]
+        return
+    assert len(sent) == rule.max_items
+    assert sent["long"] == "w" * (rule.max_length or 0)
+    assert [change for change, _ in found] == ["altered", "dropped", "dropped"]
+
+
+@pytest.mark.row("T181", "T216")
+@pytest.mark.parametrize(
+    ("host", "model", "limit"),
+    [
+        ("anthropic", "claude-sonnet-4-5", 64_000),
+        ("anthropic", "claude-opus-4-1", 32_000),
+        ("anthropic", "claude-3-haiku-20240307", 4096),
+        ("anthropic", "claude-of-tomorrow", 32_000),
+        ("bedrock", "anthropic.claude-haiku-4-5-20251001-v1:0", 64_000),
+        ("vertex-claude", "claude-haiku-4-5@20251001", 64_000),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, None])
+def test_without_a_limit_the_model_may_write_as_much_as_it_can(
+    host: str, model: str, limit: int, *, stream: bool | None
+) -> None:
+    body, losses = request(host, model=model, stream=stream)
+    assert json.loads(body)["max_tokens"] == limit
+    assert not losses_of(losses, "max_output_tokens")
+
+
+@pytest.mark.row("T216")
+def test_a_limit_of_ours_leaves_space_for_the_prompt_where_the_window_counts_both() -> None:
+    long = [user("word " * 170_000)]
+    for model, is_reduced in (("claude-sonnet-4-0", True), ("claude-sonnet-4-5", False)):
+        adapter = adapters.get("anthropic")
+        body = json.loads(adapter.preview(long, (), AdapterOptions(model=model)).body)
+        tokens = adapter.estimate_input_tokens(long, model=model)
+        assert (tokens + body["max_tokens"] <= 200_000) is is_reduced
+        stated = AdapterOptions(model=model, max_output_tokens=60_000)
+        assert json.loads(adapter.preview(long, (), stated).body)["max_tokens"] == 60_000
+
+
+@pytest.mark.row("T217")
+@pytest.mark.parametrize("host", ["anthropic", "bedrock", "bedrock-converse", "vertex-claude"])
+def test_blank_text_and_blank_instructions_are_left_out(host: str) -> None:
+    messages = [system(text(" \n")), user(text("Hi."), text("  ")), assistant("A."), user("Go on.")]
+    sent = adapters.get(host).preview(messages)
+    wire = json.loads(sent.body)
+    assert not wire.get("system")
+    assert '"  "' not in sent.body.decode()
+    assert len(sent.losses) >= 2
+
+
+@pytest.mark.row("T217")
+@pytest.mark.parametrize("host", ["anthropic", "bedrock", "bedrock-converse", "vertex-claude"])
+def test_a_request_without_a_message_is_refused_before_it_is_sent(host: str) -> None:
+    with pytest.raises(InvalidValueError, match="nothing of the messages") as refused:
+        adapters.get(host).to_wire([system(text("  "))])
+    assert refused.value.path == "$.messages"
+
+
+def test_a_table_with_an_unknown_key_is_refused() -> None:
+    with pytest.raises(CatalogDataError, match="cannot be used"):
+        read_limits({"rules": [{"hosts": ["x"], "option": "top_p", "source": "", "lowest": 0}]})
