@@ -36,7 +36,7 @@ format: $(VENV)/.ready
 # Runs every fuzz target for an equal share of TIME seconds; faults are written to tests/fuzz/regressions.
 TIME ?= 60
 fuzz: $(VENV)/.ready
-	PYTHONPATH=tests:tests/wire $(BIN)/python -m fuzz.run $(TIME)
+	PYTHONPATH=tests:tests/wire $(BIN)/python -m fuzz.run --seconds $(TIME)
 	$(BIN)/python -m pytest -n auto -m fuzz
 
 rows: $(VENV)/.ready

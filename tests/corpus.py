@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-CORPUS = Path(__file__).parent.parent.parent / "shared" / "corpus"
+CORPUS = Path(
+    os.environ.get("METIS_CORPUS") or Path(__file__).parent.parent.parent / "shared" / "corpus"
+)
 needs_corpus = pytest.mark.skipif(
     not CORPUS.exists(), reason="the recorded exchanges are not beside this checkout"
 )

@@ -1,18 +1,23 @@
-"""Run the fuzz targets for some seconds: `make fuzz TIME=3600`.
+"""Run the fuzz targets: `make fuzz TIME=3600`, or `python -m fuzz.run --inputs 1000000 NAME…`.
 
 An input that raises anything but a MetisError, takes more than a second, or needs more than twenty
 times its size in memory is written to `regressions/<target>/`, where the tests read it for ever.
 """
 
+import argparse
+import collections
+import gc
 import hashlib
 import logging
-import random
 import sys
 import time
+import traceback
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
-from fuzz.targets import TARGETS, Target, seeds
+from fuzz.mutation import Mutator
+from fuzz.targets import TARGETS
 from metis.canonical import MetisError
 
 REGRESSIONS = Path(__file__).parent / "regressions"
@@ -20,77 +25,51 @@ MAX_SECONDS = 1.0
 MAX_GROWTH = 20
 ROOM = 8_000_000
 """Memory that an input of any size may need: caches, compiled patterns."""
-_MAX_INPUT = 1_000_000
-_MEASURED = 200
+_MEASURED = 2_000
 """Each so many inputs one is measured, because measuring memory takes time."""
-_PIECES = (
-    b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"\n", b"\r\n", b"\n\n", b"data: ", b"event: ",
-    b"null", b"true", b"-1", b"1e999", b"99999999999999999999", b"\xff", b"\xed\xa0\x80",
-    b"\\ud800", b"\\u0000", b"\0", b"\xef\xbb\xbf", b"[DONE]", b"{}" * 50, b"[" * 500,
-)  # fmt: skip
+_AMPLIFIED = 20_000
+"""Each so many inputs one is long."""
+_PER_PLACE = 2
+"""How many inputs are stored that fail at the same place."""
+_BATCH = 200
+_PACKAGE = f"{Path('src') / 'metis'}"
+
+Run = Callable[[bytes], None]
 
 
-class Mutator:
-    """Makes inputs of seeds; the same seed number gives the same inputs."""
-
-    def __init__(self, inputs: list[bytes], seed: int) -> None:
-        self._inputs = inputs
-        self._random = random.Random(seed)  # noqa: S311 - inputs that can be made again
-
-    def next(self) -> bytes:
-        """Return the next input."""
-        chance = self._random
-        data = bytearray(chance.choice(self._inputs))
-        for _ in range(chance.randint(1, 4)):
-            self._change(data)
-        return bytes(data[:_MAX_INPUT])
-
-    def _change(self, data: bytearray) -> None:
-        chance = self._random
-        start = chance.randint(0, len(data))
-        end = min(len(data), start + chance.choice((1, 4, 40, 400)))
-        match chance.randint(0, 5):
-            case 0:
-                del data[start:end]
-            case 1:
-                data[start:start] = chance.choice(_PIECES)
-            case 2:
-                data[start:end] = chance.choice(_PIECES)
-            case 3:
-                data[start:start] = data[start:end] * chance.choice((1, 3, 50))
-            case 4:
-                other = chance.choice(self._inputs)
-                place = chance.randint(0, len(other))
-                data[start:end] = other[place : place + 200]
-            case _:
-                if data:
-                    data[start % len(data)] = chance.randint(0, 255)
-
-
-def fault_of(target: Target, data: bytes) -> str | None:
+def fault_of(run: Run, data: bytes) -> str | None:
     """Run a target; return what is wrong with it for this input, if anything is."""
     start = time.process_time()
     try:
-        target(data)
+        run(data)
     except MetisError:
         pass
     except Exception as error:  # noqa: BLE001 - any other exception is what we look for
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__} at {_place(error)}: {str(error)[:200]}"
     seconds = time.process_time() - start
-    return f"{seconds:.1f} seconds" if seconds > MAX_SECONDS else None
+    return f"slow: {seconds:.1f} seconds" if seconds > MAX_SECONDS else None
 
 
-def growth_of(target: Target, data: bytes) -> str | None:
+def _place(error: BaseException) -> str:
+    """Return the innermost line of metis at which an exception was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inner = [frame for frame in frames if _PACKAGE in frame.filename] or list(frames)
+    return f"{Path(inner[-1].filename).name}:{inner[-1].lineno}"
+
+
+def growth_of(run: Run, data: bytes) -> str | None:
     """Return by how much an input grows in memory, if that is too much."""
+    gc.collect()
     tracemalloc.start()
     try:
-        fault = fault_of(target, data)
+        fault = fault_of(run, data)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    if fault is not None and not fault.endswith("seconds"):
+    if fault is not None and not fault.startswith("slow"):
         return fault
-    return f"{peak:,} bytes of memory" if peak > MAX_GROWTH * len(data) + ROOM else None
+    too_much = MAX_GROWTH * len(data) + ROOM
+    return f"large: {peak:,} bytes of memory of {len(data):,}" if peak > too_much else None
 
 
 def store(name: str, data: bytes) -> Path:
@@ -101,33 +80,65 @@ def store(name: str, data: bytes) -> Path:
     return path
 
 
-def fuzz(name: str, until: float, seed: int) -> tuple[int, int]:
-    """Run one target until a moment; return the numbers of inputs and of faults."""
-    mutator, target = Mutator(seeds(name), seed), TARGETS[name]
-    count = faults = 0
-    while time.monotonic() < until:
-        data = mutator.next()
-        count += 1
-        measure = growth_of if count % _MEASURED == 0 else fault_of
-        fault = measure(target, data)
-        if fault is not None:
-            faults += 1
-            print(f"{name}: {fault}: {store(name, data)}", flush=True)  # noqa: T201 - the output of a command
-    return count, faults
+class Campaign:
+    """The run of one target: inputs, and the faults by the place where they happen."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name = name
+        self.count = self.faults = 0
+        target = TARGETS[name]
+        self._run = target.run
+        self._mutator = Mutator(target.seeds(), seed, target.pack)
+        self._places: collections.Counter[str] = collections.Counter()
+
+    def step(self) -> None:
+        """Run some inputs."""
+        for _ in range(_BATCH):
+            self.count += 1
+            if self.count % _AMPLIFIED == 0:
+                data = self._mutator.amplified()
+                self._note(fault_of(self._run, data) or growth_of(self._run, data), data)
+                continue
+            data = self._mutator.next()
+            measure = growth_of if self.count % _MEASURED == 0 else fault_of
+            fault = measure(self._run, data)
+            if fault is not None:
+                self._note(fault, data)
+
+    def _note(self, fault: str | None, data: bytes) -> None:
+        if fault is None:
+            return
+        self.faults += 1
+        place = fault.partition(": ")[0]
+        self._places[place] += 1
+        if self._places[place] <= _PER_PLACE:
+            path = store(self.name, data)
+            print(f"{self.name}: {fault}: {path.name}", flush=True)  # noqa: T201 - the output of a command
 
 
 def main() -> None:
-    """Run all targets, or those that are named, for an equal share of the time."""
+    """Run all targets, or those that are named, for an equal share of the time or of inputs."""
     logging.disable()
-    total, *names = sys.argv[1:] or ["60"]
-    names = names or sorted(TARGETS)
-    seed = int(time.time())
-    print(f"seed {seed}")  # noqa: T201 - the output of a command
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, help="for all targets together")
+    parser.add_argument("--inputs", type=int, help="for each target")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
+    options = parser.parse_args()
+    names = options.targets or list(TARGETS)
+    share = (options.seconds or (1e9 if options.inputs else 60.0)) / len(names)
+    print(f"seed {options.seed}", flush=True)  # noqa: T201 - the output of a command
     faults = 0
     for name in names:
-        count, failed = fuzz(name, time.monotonic() + float(total) / len(names), seed)
-        faults += failed
-        print(f"{name}: {count:,} inputs, {failed} faults", flush=True)  # noqa: T201 - the output of a command
+        campaign = Campaign(name, options.seed)
+        start = time.monotonic()
+        until = start + share
+        while time.monotonic() < until and campaign.count < (options.inputs or 1 << 62):
+            campaign.step()
+        faults += campaign.faults
+        seconds = time.monotonic() - start
+        summary = f"{campaign.count:,} inputs, {campaign.faults} faults, {seconds:.0f} s"
+        print(f"{name}: {summary}", flush=True)  # noqa: T201 - the output of a command
     sys.exit(faults > 0)
 
 

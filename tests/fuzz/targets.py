@@ -1,20 +1,46 @@
-"""Fuzz targets: one function of bytes per decoder, and the seeds from which inputs are made.
+"""Fuzz targets: one function of bytes per decoder, importer and renderer.
 
 A target returns, or raises a MetisError. Every other exception is a fault.
 """
 
-import base64
 import contextlib
+import io
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
-import corpus
-from exchange import handwritten
-from metis import adapters
+from build import NOW, assistant, call, tool, user
+from fuzz.mutation import Pack
+from fuzz.seeds import (
+    ARGUMENT_SEEDS,
+    HTML_SEEDS,
+    MARKDOWN_SEEDS,
+    PROTOCOLS,
+    aws_frames,
+    chosen,
+    document,
+    message_seeds,
+    requests,
+    responses,
+    stream_seeds,
+)
+from metis import adapters, interchange
 from metis.adapters import Adapter
-from metis.canonical import Message, MetisError, decode, encode
+from metis.canonical import Message, MetisError, ToolUseBlock, decode, encode
+from metis.cli.chat.markdown import MarkdownStream
+from metis.cli.chat.turn_parts import call_rows, result_rows
+from metis.cli.conversion import RequestFileError, print_difference
+from metis.cli.message_files import print_problems
+from metis.cli.render import first_code, render_conversation
+from metis.cli.text import fold, one_line, styled_text, table
+from metis.cli.trace import trace_steps
+from metis.interchange.export import Conversation
+from metis.interchange.writers import WRITERS
+from metis.store import SessionRecord
+from metis.store.entries import AnyEntry, entry_of
+from metis.store.transfer import read_transcript, with_new_ids
 from metis.streaming import (
     EventStreamParser,
     JsonArrayParser,
@@ -25,28 +51,31 @@ from metis.streaming import (
     parse_arguments,
 )
 from metis.streaming.arguments import partial_arguments, split_joined_objects
+from metis.tools.html_text import html_to_text
 from metis.wire.call import RequestContext
 
-Target = Callable[[bytes], None]
 CONTEXT = RequestContext(session_id="sess_fuzz", tools=("f", "look"))
-PROTOCOLS = {
-    "anthropic": "anthropic_messages",
-    "bedrock": "anthropic_messages",
-    "bedrock-converse": "bedrock_converse",
-    "gemini": "gemini",
-    "ollama": "ollama",
-    "openai": "openai_chat",
-    "openai-responses": "openai_responses",
-    "openrouter": "openai_chat",
-    "vllm": "openai_chat",
-}
-"""The providers whose decoders differ, and the files of recorded exchanges of their protocols."""
-_CUTS = (1, 7, 4096)
-_MAX_SEEDS = 60
+_CUTS = (7, 64, 4096, 1 << 20)
+_FULL_CHECK = 4
+"""Of so many inputs, by their length, one message is stored, read and sent again."""
+_WIDTH = 60
+_RECORD = SessionRecord(
+    id="sess_42", workspace_path="/w", schema_version=1, created_at=NOW, updated_at=NOW
+)
 
 
-def _check(message: Message, adapter: Adapter) -> None:
+class Target(NamedTuple):
+    """One function of bytes, the seeds from which inputs are made, and how they are packed."""
+
+    run: Callable[[bytes], None]
+    seeds: Callable[[], list[bytes]]
+    pack: Pack | None = None
+
+
+def _check(message: Message, adapter: Adapter, size: int) -> None:
     """Store a message, read it again, and send it to a client and to the provider."""
+    if size % _FULL_CHECK:
+        return
     stored = decode(encode(message))
     assert encode(stored) == encode(message)
     adapter.to_wire_response(stored, CONTEXT)
@@ -57,37 +86,42 @@ def _check(message: Message, adapter: Adapter) -> None:
 def read_request(adapter: Adapter, data: bytes) -> None:
     """Decode a request, store its messages, and encode it again."""
     request = adapter.from_wire_request(data, CONTEXT)
-    messages = [decode(encode(message)) for message in request.messages]
-    adapter.to_wire(messages, request.tools, request.options)
+    if len(data) % _FULL_CHECK == 0:
+        messages = [decode(encode(message)) for message in request.messages]
+        adapter.to_wire(messages, request.tools, request.options)
 
 
 def read_response(adapter: Adapter, data: bytes) -> None:
     """Decode a plain response."""
-    _check(adapter.from_wire_response(data, CONTEXT), adapter)
+    _check(adapter.from_wire_response(data, CONTEXT), adapter, len(data))
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    """Return data in chunks of a size that the data determines."""
+    size = _CUTS[len(data) % len(_CUTS)]
+    if len(data) > 500 * size:
+        size = _CUTS[-1]
+    return [data[start : start + size] for start in range(0, len(data), size)]
 
 
 def read_stream(adapter: Adapter, data: bytes) -> None:
-    """Decode a stream, cut in chunks of a size that the data determines; it ends exactly once."""
-    size = _CUTS[len(data) % len(_CUTS)]
+    """Decode a stream; it ends exactly once."""
     decoder = adapter.stream_decoder(CONTEXT)
-    events = [
-        event
-        for start in range(0, len(data), size)
-        for event in decoder.feed(data[start : start + size])
-    ]
+    events = [event for piece in _pieces(data) for event in decoder.feed(piece)]
     events += decoder.finish()
     ends = [event for event in events if isinstance(event, MessageComplete | StreamError)]
     assert ends == events[-1:]
-    _check(decoder.message, adapter)
+    _check(decoder.message, adapter, len(data))
 
 
-def read_frames(data: bytes) -> None:
-    """Split bytes by every framing."""
-    for make in (SseParser, NdjsonParser, JsonArrayParser, EventStreamParser):
-        parser = make()
-        for start in range(0, len(data), 64):
-            parser.feed(data[start : start + 64])
-        parser.finish()
+def read_frames(
+    make: type[SseParser | NdjsonParser | JsonArrayParser | EventStreamParser], data: bytes
+) -> None:
+    """Split bytes by a framing."""
+    parser = make()
+    for piece in _pieces(data):
+        parser.feed(piece)
+    parser.finish()
 
 
 def read_arguments(data: bytes) -> None:
@@ -98,55 +132,160 @@ def read_arguments(data: bytes) -> None:
     msgspec.json.encode(split_joined_objects(text))
 
 
+def read_message(data: bytes) -> None:
+    """Decode a message in the canonical form; what is read can be written."""
+    message = decode(data)
+    assert decode(encode(message)) == message
+
+
+def read_files(data: bytes) -> None:
+    """Read a file of messages and report its problems, as `metis validate` does."""
+    source = io.BytesIO(data)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        print_problems(source, profile="strict", single=False)
+
+
+def read_document(name: str, data: bytes) -> None:
+    """Read a document of another program, and detect its format; what is read can be written."""
+    with contextlib.suppress(MetisError):
+        interchange.detect(data)
+    loaded = interchange.load(name, data)
+    if len(data) % _FULL_CHECK == 0:
+        interchange.dump(name, loaded.entries)
+
+
+def read_export(data: bytes) -> None:
+    """Read an export of metis, with new ids."""
+    with_new_ids(read_transcript(data.splitlines()))
+
+
+def _entries(data: bytes) -> list[AnyEntry]:
+    """Return an export of metis; what is none is the text of messages."""
+    if data[:1] == b"{":
+        return list(read_transcript(data.splitlines()).entries)
+    text = data.decode(errors="replace")
+    half = len(text) // 2
+    messages = (
+        user(text),
+        assistant(text, call("f", "tu_1", **{text[:9] or "a": text, "b": [text[half:]]})),
+        tool(text, answers="tu_1"),
+    )
+    return [entry_of(message) for message in messages]
+
+
+def _messages(data: bytes) -> list[Message]:
+    return [message for entry in _entries(data) if (message := getattr(entry, "message", None))]
+
+
+def write_document(name: str, data: bytes) -> None:
+    """Write messages in a format for other programs."""
+    if name in WRITERS:
+        WRITERS[name](Conversation(_RECORD, _messages(data)))
+    else:
+        interchange.dump(name, _entries(data))
+
+
+def show_messages(data: bytes) -> None:
+    """Write messages as `metis show` and the chat do."""
+    messages = _messages(data)
+    for text in render_conversation(messages):
+        styled_text(text, has_colour=True)
+    for message in messages:
+        result_rows(message, _WIDTH)
+        for block in message.content:
+            if isinstance(block, ToolUseBlock):
+                call_rows(block, _WIDTH)
+
+
+def show_trace(data: bytes) -> None:
+    """Write the steps of a session as `metis trace` does."""
+    for step in trace_steps(_entries(data)):
+        styled_text("".join(step.text(_WIDTH)), has_colour=False)
+        msgspec.json.encode(step)
+
+
+def show_lines(data: bytes) -> None:
+    """Fold, cut and align lines for a terminal."""
+    text = data.decode(errors="replace")
+    first_code(text)
+    one_line(text, _WIDTH)
+    for line in text.split("\n"):
+        fold(line, _WIDTH)
+    table(("a", "b"), [(line, line[::-1]) for line in text.split("\n")[:50]], width=_WIDTH)
+
+
+def show_markdown(data: bytes) -> None:
+    """Draw Markdown while it arrives, with a redraw of what is unfinished now and then."""
+    text = data.decode(errors="replace")
+    stream = MarkdownStream()
+    size = max(40, len(text) // 20)
+    for start in range(0, len(text), size):
+        stream.feed(text[start : start + size], _WIDTH)
+        stream.tail(_WIDTH)
+    stream.end(_WIDTH)
+
+
+def show_difference(data: bytes) -> None:
+    """Compare what two providers would receive, as `metis diff` does."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            print_difference(
+                io.BytesIO(data), "openai", "gemini", from_name="anthropic", json=False
+            )
+    except RequestFileError as error:
+        raise MetisError(error.message) from None
+
+
+def read_page(data: bytes) -> None:
+    """Extract the text of a web page."""
+    html_to_text(data.decode(errors="replace"))
+
+
 def _adapter_targets() -> Iterator[tuple[str, Target]]:
-    for name in PROTOCOLS:
+    for name, protocol in PROTOCOLS.items():
         adapter = adapters.get(name)
-        yield f"{name}-request", partial(read_request, adapter)
-        yield f"{name}-response", partial(read_response, adapter)
-        yield f"{name}-stream", partial(read_stream, adapter)
+        yield (
+            f"{name}-request",
+            Target(partial(read_request, adapter), lambda p=protocol: chosen(requests(p))),
+        )
+        yield (
+            f"{name}-response",
+            Target(partial(read_response, adapter), lambda p=protocol: chosen(responses(p))),
+        )
+        pack = aws_frames if name.startswith("bedrock") else None
+        yield (
+            f"{name}-stream",
+            Target(partial(read_stream, adapter), partial(stream_seeds, name), pack),
+        )
 
 
-TARGETS: dict[str, Target] = {
-    **dict(_adapter_targets()),
-    "arguments": read_arguments,
-    "frames": read_frames,
-}
+def _renderer_seeds() -> list[bytes]:
+    return [document("metis"), *MARKDOWN_SEEDS]
 
 
-def seeds(name: str) -> list[bytes]:
-    """Return inputs that a target reads without an error, from recorded exchanges."""
-    provider, _, kind = name.rpartition("-")
-    if kind == "arguments":
-        return [b'{"path": "notes.txt", "n": [1, {"a": null}]}', b"{}{}", b'{"a":1}{"b":"\\ud800"}']
-    protocol = PROTOCOLS.get(provider, "openai_chat")
-    seeds_by_kind = {"request": _requests, "response": _responses, "stream": _streams}
-    inputs = list(seeds_by_kind.get(kind, _streams)(protocol))
-    step = max(1, len(inputs) // _MAX_SEEDS)
-    return inputs[::step] or [b"{}"]
+def _other_targets() -> Iterator[tuple[str, Target]]:
+    sse, ndjson = partial(stream_seeds, "openai"), partial(stream_seeds, "ollama")
+    yield "frames-sse", Target(partial(read_frames, SseParser), sse)
+    yield "frames-ndjson", Target(partial(read_frames, NdjsonParser), ndjson)
+    arrays = partial(lambda: [b"[%b]" % data for data in chosen(responses("gemini"))])
+    yield "frames-json-array", Target(partial(read_frames, JsonArrayParser), arrays)
+    aws = partial(stream_seeds, "bedrock-converse")
+    yield "frames-aws", Target(partial(read_frames, EventStreamParser), aws, aws_frames)
+    yield "arguments", Target(read_arguments, lambda: ARGUMENT_SEEDS)
+    yield "message", Target(read_message, message_seeds)
+    yield "message-file", Target(read_files, lambda: [b"\n".join(message_seeds())])
+    yield "import-metis", Target(read_export, lambda: [document("metis")])
+    for name in interchange.formats():
+        run = partial(read_document, name)
+        yield f"import-{name}", Target(run, lambda n=name: [document(n)])
+    for name in (*WRITERS, *interchange.formats()):
+        yield f"export-{name}", Target(partial(write_document, name), _renderer_seeds)
+    yield "show", Target(show_messages, _renderer_seeds)
+    yield "trace", Target(show_trace, _renderer_seeds)
+    yield "terminal-lines", Target(show_lines, lambda: MARKDOWN_SEEDS)
+    yield "terminal-markdown", Target(show_markdown, lambda: MARKDOWN_SEEDS)
+    yield "diff", Target(show_difference, lambda: chosen(requests("anthropic_messages")))
+    yield "web-page", Target(read_page, lambda: HTML_SEEDS)
 
 
-def _requests(protocol: str) -> Iterator[bytes]:
-    for exchange in handwritten(protocol).values():
-        if exchange.request is not None:
-            yield corpus.body_of(exchange.request)
-    for _, body in corpus.requests(protocol):
-        yield corpus.body_of(body)
-
-
-def _responses(protocol: str) -> Iterator[bytes]:
-    for exchange in handwritten(protocol).values():
-        if isinstance(exchange.response, dict):
-            yield corpus.body_of(exchange.response)
-    for recorded in corpus.responses(protocol):
-        yield corpus.body_of(recorded["response"])
-
-
-def _streams(protocol: str) -> Iterator[bytes]:
-    for exchange in handwritten(protocol).values():
-        if exchange.stream:
-            yield exchange.stream_bytes()
-    for recorded in corpus.exchanges(protocol):
-        if recorded.get("raw_b64"):
-            yield base64.b64decode(recorded["raw_b64"])
-        elif recorded["sse"]:
-            yield recorded["sse"].encode()
+TARGETS: dict[str, Target] = dict((*_adapter_targets(), *_other_targets()))

@@ -14,6 +14,8 @@ from typing import Any, cast
 # Possessive quantifiers: the scan never backtracks, so hostile text takes linear time.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MAX_LEVELS = 1_000
+"""How deep paths are tracked; what is read may be nested a tenth of it."""
 
 
 def join_path(path: str, step: str | int) -> str:
@@ -48,20 +50,35 @@ def path_deeper_than(data: bytes, depth: int) -> str | None:
 def line_of(data: bytes, path: str) -> int:
     """Return the line, from 1, where the value at a path or its nearest ancestor begins."""
     scan = _TokenScan()
-    best_offset, best_length = 0, -1
+    # How many characters of the path lead to each open object or array; None if none do. Building
+    # the path of every value instead takes quadratic time for a document of brackets.
+    matched: list[int | None] = []
+    best_offset, best_length = 0, 0
     for match in _TOKEN.finditer(data):
-        if not scan.read(match.group()):
+        begins_value = scan.read(match.group())
+        del matched[len(scan.levels) :]
+        if not begins_value:
             continue
-        current = scan.path()
-        if len(current) > best_length and (current == path or _is_ancestor(current, path)):
-            best_offset, best_length = match.start(), len(current)
-            if current == path:
+        is_container = match.group() in (b"{", b"[")
+        parent = len(scan.levels) - 1 - is_container
+        length = _matched_length(path, scan.levels[parent], matched[parent]) if matched else 1
+        if is_container and len(matched) < len(scan.levels):
+            matched.append(length)
+        if length is not None and length > best_length:
+            best_offset, best_length = match.start(), length
+            if length == len(path):
                 break
     return data.count(b"\n", 0, best_offset) + 1
 
 
-def _is_ancestor(ancestor: str, path: str) -> bool:
-    return path.startswith(ancestor) and path[len(ancestor) : len(ancestor) + 1] in (".", "[")
+def _matched_length(path: str, level: "_Level", start: int | None) -> int | None:
+    """Return how much of a path leads to the current value of a level, if any of it does."""
+    if start is None or level.step is None:
+        return None
+    step = join_path("", level.step)
+    end = start + len(step)
+    is_match = path.startswith(step, start) and path[end : end + 1] in ("", ".", "[")
+    return end if is_match else None
 
 
 class _Level:
@@ -72,17 +89,22 @@ class _Level:
     def __init__(self, *, is_object: bool) -> None:
         self.is_object = is_object
         self.expects_key = is_object
-        self.keys: set[str] = set()
+        self.keys: set[str] | None = set() if is_object else None
         self.step: str | int | None = None
         self.count = 0
 
 
 class _TokenScan:
-    """Reads the tokens of JSON text, valid or not, and tracks the path of the current value."""
+    """Reads the tokens of JSON text, valid or not, and tracks the path of the current value.
+
+    Values nested deeper than `_MAX_LEVELS` belong to the value at that depth: a level takes a
+    hundred times the memory of its bracket.
+    """
 
     def __init__(self) -> None:
         self.levels: list[_Level] = []
         self.key_fault: str | None = None
+        self._deeper_levels = 0
 
     def path(self) -> str:
         """Return the path of the current value."""
@@ -95,6 +117,8 @@ class _TokenScan:
     def read(self, token: bytes) -> bool:
         """Read the next token; return whether it begins a value."""
         level = self.levels[-1] if self.levels else None
+        if len(self.levels) >= _MAX_LEVELS and self._is_deeper(token):
+            return False
         if token in (b"}", b"]"):
             if level is not None:
                 self.levels.pop()
@@ -115,15 +139,26 @@ class _TokenScan:
             self.levels.append(_Level(is_object=token == b"{"))
         return True
 
+    def _is_deeper(self, token: bytes) -> bool:
+        if token in (b"{", b"["):
+            self._deeper_levels += 1
+            return True
+        if self._deeper_levels and token in (b"}", b"]"):
+            self._deeper_levels -= 1
+            return True
+        return self._deeper_levels > 0
+
     def _read_key(self, level: _Level, key: str) -> None:
         level.expects_key = False
         if not _is_unicode(key):
             # A path cannot contain such a key, so it names the object.
             level.step, self.key_fault = None, "a key contains a lone surrogate"
             return
-        if key in level.keys:
-            self.key_fault = "the key appears twice"
-        level.keys.add(key)
+        keys = level.keys
+        if keys is not None:
+            if key in keys:
+                self.key_fault = "the key appears twice"
+            keys.add(key)
         level.step = key
 
 

@@ -95,7 +95,7 @@ def _unique_features(wire: Mapping[str, Any]) -> Iterator[str]:
         message = maybe_object(item)
         for part in maybe_list(message.get("content")):
             kind = maybe_object(part).get("type", "bedrock")
-            if kind in _PARTS:
+            if isinstance(kind, str) and kind in _PARTS:
                 yield _PARTS[kind]
         if "images" in message or "tool_name" in message:
             yield "ollama"
