@@ -358,7 +358,10 @@ def error_for_client(error: ProviderError, profile: Profile) -> ProviderError:
     issuer = PROVIDERS.get((error.provider or "").replace("_", "-"))
     protocol = error.provider if issuer is None else issuer.protocol
     is_openai = protocol in _OPENAI_PROTOCOLS and profile.protocol in _OPENAI_PROTOCOLS
-    if protocol is None or protocol == profile.protocol or is_openai:
+    is_same = protocol == profile.protocol or is_openai
+    # Hosts of one protocol share its types, but each words a full context window in its own way.
+    is_worded = not isinstance(error, ContextOverflowError) or error.provider == profile.name
+    if protocol is None or (is_same and is_worded):
         return error
     kinds = (kind for kind in _ERROR_CLASSES if isinstance(error, kind))
     is_missing = isinstance(error, InvalidRequestError) and error.status == NOT_FOUND

@@ -26,7 +26,7 @@ def encode_message(call: SimulatedCall, message: Message, *, fails: bool) -> Htt
         return _encode_stream(call, message, fails=fails)
     # A status 200 with an error body, as gateways send it (T189).
     if fails:
-        _, body = call.endpoint.codec.encode_error(mid_stream_error())
+        _, body = call.adapter.encode_error(mid_stream_error())
     else:
         body = _encode_body(call, message)
     return _json_reply(call.endpoint, call.seed, body)
@@ -67,7 +67,7 @@ def encode_error(error: ProviderError, endpoint: Endpoint, seed: RequestSeed) ->
     """Encode an error as the provider writes it, with its retry-after header."""
     error.provider = endpoint.adapter.name
     error.kind = error.kind or endpoint.error_kinds.get(error.status or 0)
-    status, body = endpoint.codec.encode_error(error)
+    status, body = endpoint.adapter.encode_error(error)
     reply = _json_reply(endpoint, seed, body)
     if error.retry_after_s is None:
         return replace(reply, status=status)

@@ -75,10 +75,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     adjust: Callable[[Wire, Message], None] | None = None
     """Adds to a response body what the codec does not write for a message of another issuer."""
     max_body_bytes: int = 50_000_000
-    context_overflow_text: str = (
-        "This model's maximum context length is {window} tokens. However, your messages resulted "
-        "in {tokens} tokens. Please reduce the length of the messages."
-    )
 
     @property
     def adapter(self) -> Adapter:
@@ -134,7 +130,6 @@ _ENDPOINTS = (
             529: "overloaded_error",
         },
         max_body_bytes=32_000_000,
-        context_overflow_text="prompt is too long: {tokens} tokens > {window} maximum",
     ),
     Endpoint(
         adapter_name="openai",
@@ -163,10 +158,6 @@ _ENDPOINTS = (
             503: "UNAVAILABLE",
             529: "UNAVAILABLE",
         },
-        context_overflow_text=(
-            "The input token count ({tokens}) exceeds the maximum number of tokens allowed "
-            "({window})."
-        ),
     ),
     Endpoint(
         adapter_name="bedrock-converse",
@@ -186,10 +177,6 @@ _ENDPOINTS = (
             529: "ModelNotReadyException",
         },
         max_body_bytes=25_000_000,
-        context_overflow_text=(
-            "The model returned the following errors: prompt is too long: {tokens} tokens > "
-            "{window} maximum"
-        ),
     ),
     Endpoint(
         adapter_name="ollama",
@@ -197,7 +184,6 @@ _ENDPOINTS = (
         stream_content_type="application/x-ndjson",
         # Ollama streams unless the request says `"stream": false`.
         streams_by_default=True,
-        context_overflow_text="the input length exceeds the context length",
     ),
 )
 

@@ -145,7 +145,8 @@ def _require_key(http_request: HttpRequest, endpoint: Endpoint, key: str | None)
 
 def _require_fit(call: SimulatedCall, window: int | None) -> None:
     if window is not None and (tokens := call.input_tokens()) > window:
-        text = call.endpoint.context_overflow_text.format(tokens=tokens, window=window)
+        wording = call.endpoint.codec.overflow.counted
+        text = wording.format(tokens=tokens, limit=window, excess=tokens - window)
         raise ContextOverflowError(text, status=400)
 
 

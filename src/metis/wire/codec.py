@@ -13,6 +13,7 @@ from metis.projection.loss import Loss
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.errors import OverflowWording
 from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire, maybe_list, maybe_object
 from metis.wire.output_format import OutputFormatCodec
@@ -90,6 +91,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     stream_encoder: Callable[[RequestContext], StreamEncoder]
     decode_error: Callable[[dict[str, Any], int | None], ProviderError]
     encode_error: Callable[[ProviderError], tuple[int, bytes]]
+    overflow: OverflowWording
+    """How errors of the protocol word a full context window."""
     reasoning: ReasoningCodec
     output: OutputFormatCodec
     shared_keys: frozenset[str]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from metis.canonical.errors import (
     AuthenticationError,
@@ -30,6 +31,8 @@ _FIRST_SERVER_STATUS = 500
 _MAX_TEXT = 500
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: AuthenticationError,
+    # Without credit a key is not allowed to do anything; waiting does not help.
+    402: AuthenticationError,
     403: AuthenticationError,
     # A timeout of the server is retried like one of the network.
     408: NetworkError,
@@ -41,15 +44,20 @@ _BY_STATUS: Mapping[int, type[ProviderError]] = {
 _THROTTLED = re.compile(r"too many tokens.{0,20}wait|rate.?limit|throttl", re.IGNORECASE)
 # How providers and local servers word a full context window; most have no code for it.
 _OVERFLOW = re.compile(
-    r"(?:maximum|max|available|model.?s?) (?:model |maximum )?context|context (?:length|window)"
-    r"|(?:prompt|input|request) is too (?:long|large)|exceed.{0,40}(?:context|token limit)"
-    r"|token limit (?:reached|exceeded)|string too long|maximum number of tokens allowed",
+    r"(?:maximum|max|available|model.?s?) (?:model |maximum )?context|context[ _](?:length|window)"
+    r"|(?:prompt|input|request) (?:is )?too (?:long|large)|exceed.{0,40}(?:context|token limit)"
+    r"|token limit (?:reached|exceeded)|string too long|maximum number of tokens allowed"
+    r"|configured context size|maximum (?:prompt|model) length|range of input length should be"
+    r"|reduce the length of the messages|more than max tokens allowed|too many (?:input )?tokens"
+    r"|token count.{0,40}exceeds the (?:limit|maximum)",
     re.IGNORECASE,
 )
 
 _REFUSED_KEY = re.compile(
-    r"(?:incorrect|invalid|expired) (?:x-)?api[ -]?key"
-    r"|api[ -]?key (?:is )?(?:not valid|invalid|expired)",
+    r"(?:incorrect|invalid|expired|missing|no) (?:x-)?api[ -]?key"
+    r"|api[ -]?key (?:is )?(?:not valid|invalid|expired|missing|required)"
+    r"|invalid (?:authentication|bearer|access) (?:credentials|token)"
+    r"|credit balance is too low|insufficient credits",
     re.IGNORECASE,
 )
 NOT_FOUND = 404
@@ -100,14 +108,27 @@ def refine_class(
     return by_status or class_of_text(text) or by_type
 
 
-def worded_text(error: ProviderError, overflow: str) -> str:
+class OverflowWording(NamedTuple):
+    """How a provider words a full context window, which its clients search the text for (T218)."""
+
+    plain: str
+    counted: str
+    """With `tokens` and `limit`, from which some clients compute how much they have to remove, or
+    with `excess`."""
+
+
+def worded_text(error: ProviderError, wording: OverflowWording) -> str:
     """Return the text of an error with the words by which clients notice a full context window.
 
     Clients shorten the conversation then, and look for the words of their own provider.
     """
-    if not isinstance(error, ContextOverflowError) or overflow.lower() in error.text.lower():
+    if not isinstance(error, ContextOverflowError):
         return error.text
-    return f"{overflow}: {error.text}"
+    tokens, limit = error.input_tokens, error.limit_tokens
+    words = wording.plain
+    if tokens is not None and limit is not None:
+        words = wording.counted.format(tokens=tokens, limit=limit, excess=tokens - limit)
+    return error.text if words.lower() in error.text.lower() else f"{words} ({error.text})"
 
 
 def stream_error(message_id: str, error: ProviderError, message: Message) -> StreamError:

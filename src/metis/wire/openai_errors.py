@@ -20,7 +20,13 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
-from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, class_of_text, worded_text
+from metis.wire.errors import (
+    FIRST_ERROR_STATUS,
+    OverflowWording,
+    class_of_status,
+    class_of_text,
+    worded_text,
+)
 from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 _BY_CODE: Mapping[str, type[ProviderError]] = {
@@ -43,6 +49,7 @@ _BY_CODE: Mapping[str, type[ProviderError]] = {
     "internal_error": ServerError,
     "internal_server_error": ServerError,
     "timeout": NetworkError,
+    "invalid_prompt": InvalidRequestError,
 }
 _WIRE_ERRORS: Mapping[type[ProviderError], tuple[int, str, str | None]] = {
     RateLimitError: (429, "rate_limit_error", "rate_limit_exceeded"),
@@ -52,6 +59,11 @@ _WIRE_ERRORS: Mapping[type[ProviderError], tuple[int, str, str | None]] = {
     ContextOverflowError: (400, "invalid_request_error", "context_length_exceeded"),
     InvalidRequestError: (400, "invalid_request_error", None),
 }
+_STREAM_CODES: Mapping[type[ProviderError], str] = {
+    ContextOverflowError: "context_length_exceeded",
+    InvalidRequestError: "invalid_prompt",
+    RateLimitError: "rate_limit_exceeded",
+}
 _FINAL_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 """Codes of a limit that does not end by waiting: a retry would only fail again (T187)."""
 _WAIT_TIME = re.compile(
@@ -60,7 +72,11 @@ _WAIT_TIME = re.compile(
     re.IGNORECASE,
 )
 _REQUEST_ID = re.compile(r"\breq_[0-9A-Za-z]{8,}")
-_OVERFLOW = "maximum context length"
+OVERFLOW = OverflowWording(
+    "Your input exceeds the context window of this model, its maximum context length",
+    "This model's maximum context length is {limit} tokens. However, your messages resulted in "
+    "{tokens} tokens. Please reduce the length of the messages.",
+)
 _MAX_STATUS = 599
 _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder(order="deterministic").encode
@@ -162,11 +178,21 @@ def _retry_after_s(error: Wire, text: str) -> float | None:
     return float(in_text[1]) * scale
 
 
+def stream_failure(error: ProviderError) -> Wire:
+    """Return the error of a response that failed; Codex decides by its code what to do."""
+    text = error.text if error.provider else worded_text(error, OVERFLOW)
+    return {"code": error.code or _STREAM_CODES.get(type(error), "server_error"), "message": text}
+
+
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
     """Encode an error as the status and the body of a response."""
     status, kind, code = _WIRE_ERRORS.get(type(error), (500, "server_error", None))
+    text = error.text if error.provider else worded_text(error, OVERFLOW)
+    if error.retry_after_s is not None and not error.provider and not _WAIT_TIME.search(text):
+        # Codex and others read the time to wait from the text.
+        text = f"{text} Please try again in {error.retry_after_s:g}s."
     inner: Wire = {
-        "message": error.text if error.provider else worded_text(error, _OVERFLOW),
+        "message": text,
         "type": error.kind or kind,
         "param": None,
         "code": error.code or code,

@@ -1,7 +1,7 @@
 """The codec of Anthropic Messages."""
 
 from metis.wire.anthropic.blocks import PROTOCOL, unmapped_keys
-from metis.wire.anthropic.errors import decode_error, encode_error
+from metis.wire.anthropic.errors import OVERFLOW, decode_error, encode_error
 from metis.wire.anthropic.fast import (
     FastAnthropicHistoryEncoder,
     FastAnthropicStreamDecoder,
@@ -22,6 +22,7 @@ CODEC = Codec(
     stream_encoder=AnthropicStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,
+    overflow=OVERFLOW,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
     output=OUTPUT_FORMAT,

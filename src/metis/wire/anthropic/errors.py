@@ -14,7 +14,13 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.wire.anthropic.blocks import PROTOCOL
-from metis.wire.errors import NOT_FOUND, class_of_status, refine_class, worded_text
+from metis.wire.errors import (
+    NOT_FOUND,
+    OverflowWording,
+    class_of_status,
+    refine_class,
+    worded_text,
+)
 from metis.wire.json_access import Wire, maybe_object, maybe_text
 
 _BY_TYPE: Mapping[str, type[ProviderError]] = {
@@ -38,8 +44,10 @@ _TYPE_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     ContextOverflowError: (400, "invalid_request_error"),
     InvalidRequestError: (400, "invalid_request_error"),
 }
-_OVERFLOW = "prompt is too long"
-"""The words by which clients of this protocol notice that they have to compact."""
+OVERFLOW = OverflowWording(
+    "prompt is too long", "prompt is too long: {tokens} tokens > {limit} maximum"
+)
+"""Claude Code and others compact at these words, and compute the excess from the numbers."""
 _write = msgspec.json.Encoder().encode
 
 
@@ -69,7 +77,7 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
         status, kind = error.status or status, error.kind or kind
     elif error.status == NOT_FOUND:
         status, kind = NOT_FOUND, "not_found_error"
-    text = error.text if error.provider == PROTOCOL else worded_text(error, _OVERFLOW)
+    text = error.text if error.provider == PROTOCOL else worded_text(error, OVERFLOW)
     body: Wire = {"type": "error", "error": {"type": kind, "message": text}}
     if error.request_id is not None:
         body["request_id"] = error.request_id

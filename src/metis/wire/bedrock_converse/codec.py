@@ -12,6 +12,7 @@ from metis.wire.bedrock_converse.options import (
 )
 from metis.wire.bedrock_converse.request import decode_request
 from metis.wire.bedrock_converse.response import (
+    OVERFLOW,
     decode_error,
     decode_response,
     encode_error,
@@ -30,6 +31,7 @@ CODEC = Codec(
     stream_encoder=ConverseStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,
+    overflow=OVERFLOW,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
     output=OUTPUT_FORMAT,

@@ -34,6 +34,7 @@ from metis.wire.bedrock_converse.blocks import (
 from metis.wire.call import RequestContext
 from metis.wire.errors import (
     NOT_FOUND,
+    OverflowWording,
     class_of_status,
     class_of_text,
     has_failed,
@@ -303,7 +304,10 @@ _TYPE_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     ContextOverflowError: (400, "Validation"),
     InvalidRequestError: (400, "Validation"),
 }
-_OVERFLOW = "Input is too long for requested model"
+OVERFLOW = OverflowWording(
+    "Input is too long for requested model",
+    "Input is too long for requested model: {tokens} tokens > {limit} maximum",
+)
 _UNKNOWN = (500, "InternalServer")
 _MODEL_FAILED = 424  # the status for a model that failed behind a working API
 _STREAMED = frozenset({"InternalServer", "ServiceUnavailable", "Throttling", "Validation"})
@@ -346,7 +350,7 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
 
 
 def _text(error: ProviderError) -> str:
-    return error.text if error.provider in _PROVIDERS else worded_text(error, _OVERFLOW)
+    return error.text if error.provider in _PROVIDERS else worded_text(error, OVERFLOW)
 
 
 def error_frame(error: ProviderError) -> bytes:

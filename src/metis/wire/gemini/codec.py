@@ -17,7 +17,13 @@ from metis.wire.gemini.options import (
     server_tools,
     unmapped_tool_paths,
 )
-from metis.wire.gemini.response import decode_error, decode_response, encode_error, encode_response
+from metis.wire.gemini.response import (
+    OVERFLOW,
+    decode_error,
+    decode_response,
+    encode_error,
+    encode_response,
+)
 from metis.wire.gemini.stream_encoder import GeminiStreamEncoder
 
 CODEC = Codec(
@@ -30,6 +36,7 @@ CODEC = Codec(
     stream_encoder=GeminiStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,
+    overflow=OVERFLOW,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
     output=OUTPUT_FORMAT,

@@ -23,7 +23,14 @@ from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, StopReason, Usage
 from metis.wire.call import RequestContext
-from metis.wire.errors import NOT_FOUND, class_of_status, has_failed, refine_class, worded_text
+from metis.wire.errors import (
+    NOT_FOUND,
+    OverflowWording,
+    class_of_status,
+    has_failed,
+    refine_class,
+    worded_text,
+)
 from metis.wire.errors import read_error as read_any_error
 from metis.wire.gemini.history import encode_parts
 from metis.wire.gemini.key_names import HOSTS, PROTOCOL, field
@@ -421,7 +428,11 @@ _STATUS_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     ContextOverflowError: (400, "INVALID_ARGUMENT"),
     InvalidRequestError: (400, "INVALID_ARGUMENT"),
 }
-_OVERFLOW = "The input token count exceeds the maximum number of tokens allowed"
+OVERFLOW = OverflowWording(
+    "The input token count exceeds the maximum number of tokens allowed",
+    "The input token count ({tokens}) exceeds the maximum number of tokens allowed ({limit})",
+)
+_RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 _SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _RETRY_IN = re.compile(r"retry in (\d{1,9}(?:\.\d{1,9})?)s", re.IGNORECASE)
 
@@ -496,6 +507,9 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
         status, kind = error.status or status, error.kind or kind
     elif error.status == NOT_FOUND:
         status, kind = NOT_FOUND, "NOT_FOUND"
-    text = error.text if error.provider in HOSTS else worded_text(error, _OVERFLOW)
-    body = {"error": {"code": status, "message": text, "status": kind}}
-    return status, _write(body)
+    text = error.text if error.provider in HOSTS else worded_text(error, OVERFLOW)
+    inner: Wire = {"code": status, "message": text, "status": kind}
+    if error.retry_after_s is not None:
+        # Clients of this protocol read the time to wait from the body, not from a header.
+        inner["details"] = [{"@type": _RETRY_INFO, "retryDelay": f"{error.retry_after_s:g}s"}]
+    return status, _write({"error": inner})

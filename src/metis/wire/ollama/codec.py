@@ -7,6 +7,7 @@ from metis.wire.ollama.history import route
 from metis.wire.ollama.options import OUTPUT_FORMAT, REASONING, SHARED_KEYS
 from metis.wire.ollama.request import decode_request, unmapped_keys
 from metis.wire.ollama.response import (
+    OVERFLOW,
     decode_error,
     decode_response,
     encode_error,
@@ -24,6 +25,7 @@ CODEC = Codec(
     stream_encoder=OllamaStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,
+    overflow=OVERFLOW,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
     output=OUTPUT_FORMAT,

@@ -29,7 +29,14 @@ from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, StopReason, Usage
 from metis.wire.call import RequestContext
-from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, class_of_text, has_failed
+from metis.wire.errors import (
+    FIRST_ERROR_STATUS,
+    OverflowWording,
+    class_of_status,
+    class_of_text,
+    has_failed,
+    worded_text,
+)
 from metis.wire.json_access import Wire, maybe_count, maybe_object, maybe_text, object_at
 from metis.wire.ollama.blocks import (
     GENERATE_PATH,
@@ -208,6 +215,12 @@ def timestamp(created: Message | RequestContext) -> str:
     return created.created_at.isoformat().replace("+00:00", "Z")
 
 
+OVERFLOW = OverflowWording(
+    "prompt too long; exceeded max context length",
+    "prompt too long; exceeded max context length by {excess} tokens",
+)
+
+
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
     """Decode an error body; the text of the server is kept."""
     if status is not None and status < FIRST_ERROR_STATUS:
@@ -223,4 +236,5 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
     """Encode an error as the status and the body of a response."""
-    return error.status or _STATUS_OF.get(type(error), 500), write_json({"error": error.text})
+    text = error.text if error.provider == PROTOCOL else worded_text(error, OVERFLOW)
+    return error.status or _STATUS_OF.get(type(error), 500), write_json({"error": text})

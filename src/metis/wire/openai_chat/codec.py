@@ -12,7 +12,7 @@ from metis.wire.openai_chat.options import COMMON_KEYS, OUTPUT_FORMAT, REASONING
 from metis.wire.openai_chat.request import unmapped_keys
 from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_chat.stream_encoder import ChatStreamEncoder
-from metis.wire.openai_errors import decode_error, encode_error
+from metis.wire.openai_errors import OVERFLOW, decode_error, encode_error
 
 CODEC = Codec(
     protocol=PROTOCOL,
@@ -24,6 +24,7 @@ CODEC = Codec(
     stream_encoder=ChatStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,
+    overflow=OVERFLOW,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
     output=OUTPUT_FORMAT,

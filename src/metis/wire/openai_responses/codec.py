@@ -1,7 +1,7 @@
 """The codec of OpenAI Responses."""
 
 from metis.wire.codec import Codec
-from metis.wire.openai_errors import decode_error, encode_error
+from metis.wire.openai_errors import OVERFLOW, decode_error, encode_error
 from metis.wire.openai_responses.blocks import PROTOCOL
 from metis.wire.openai_responses.fast import (
     FastResponsesHistoryEncoder,
@@ -29,6 +29,7 @@ CODEC = Codec(
     stream_encoder=ResponsesStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,
+    overflow=OVERFLOW,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
     output=OUTPUT_FORMAT,

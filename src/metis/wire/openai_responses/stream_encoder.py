@@ -26,6 +26,7 @@ from metis.streaming import (
 )
 from metis.wire.call import RequestContext
 from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.openai_errors import stream_failure
 from metis.wire.openai_responses.blocks import (
     PROTOCOL,
     encode_foreign_thinking,
@@ -417,8 +418,8 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return encoded
 
     def _encode_failure(self, error: ProviderError) -> bytes:
-        failure: Wire = {"code": "server_error", "message": error.text}
-        return self._close_item() + self._end("failed", {"status": "failed", "error": failure})
+        failed = {"status": "failed", "error": stream_failure(error)}
+        return self._close_item() + self._end("failed", failed)
 
     def _end(self, name: str, changes: Wire) -> bytes:
         self._has_ended = True
