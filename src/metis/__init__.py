@@ -51,9 +51,11 @@ if TYPE_CHECKING:
     from metis.catalog import cost, price, reprice
     from metis.session import Metis, Options, Reply, Session, ask, open_sync
     from metis.session import open_metis as open  # noqa: A004 - the word for it, `metis.open`
+    from metis.tools import tool
 
 _HOME: dict[str, str] = {
     **dict.fromkeys(("cost", "price", "reprice"), "metis.catalog"),
+    "tool": "metis.tools",
     **dict.fromkeys(
         ("Metis", "Options", "Reply", "Session", "ask", "open", "open_sync"), "metis.session"
     ),
@@ -113,6 +115,7 @@ __all__ = [
     "reprice",
     "session",
     "store",
+    "tool",
     "validate",
     "validate_session",
 ]

@@ -10,7 +10,6 @@ from build import assistant, ulid, user
 from judges import complaints
 from metis import adapters
 from metis.adapters import history as adapter_history
-from metis.canonical import Message
 from metis.session import Metis
 from metis.session.model_call import with_cache_key
 from metis.session.models import ResolvedModel
@@ -88,7 +87,7 @@ def messages_of(body: dict[str, Any]) -> int:
 async def test_another_address_gets_no_such_key(url: str) -> None:
     async with serving(Fake(say("a"), say("b"))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
-        first: Message | None = await session.ask("one")
+        first = (await session.ask("one")).message
         await session.ask("two")
     assert first is not None
     assert [messages_of(body) for body in fake.bodies] == [1, 3]

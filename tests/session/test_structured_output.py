@@ -1,9 +1,12 @@
 """Answers of a given form: every provider is asked for it, and what comes is read and checked."""
 
 import tempfile
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
 
+import pydantic
 import pytest
+from msgspec import Meta
 
 import metis
 from metis.canonical import StopReason, TextBlock
@@ -69,16 +72,80 @@ async def test_an_answer_of_another_form_is_an_error_that_names_the_place(
     url: str, words: str, path: str, text: str
 ) -> None:
     async with (
-        serving(Fake(say(words))) as fake,
+        serving(Fake(say(words), say(words))) as fake,
         Metis(url, options(fake, tools=None, default_model="sonnet")) as m,
     ):
         session = await m.session()
         with pytest.raises(InvalidAnswerError) as caught:
             await session.ask_json("where?", SCHEMA)
+        assert len(fake.bodies) == 2  # the model may correct itself once
         assert caught.value.problems[0].path == path
         assert text in caught.value.problems[0].text
         # The answer is there all the same, and the conversation goes on.
         assert caught.value.message == session.messages[-1]
+
+
+@dataclass
+class Place:
+    city: str
+    size: Annotated[int, Meta(ge=0)] = 0
+
+
+class Named(TypedDict):
+    name: str
+
+
+class Positive(pydantic.BaseModel):
+    number: int
+
+    @pydantic.field_validator("number")
+    @classmethod
+    def check(cls, number: int) -> int:
+        if number < 1:
+            raise ValueError("not positive")
+        return number
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Place, '{"city": "Bergen", "size": 3}', Place("Bergen", 3)),
+        (Place, '{"city": "Bergen"}', Place("Bergen")),
+        (Named, '{"name": "Oslo"}', {"name": "Oslo"}),
+        (Positive, '{"number": 2}', Positive(number=2)),
+        (list[int], '{"value": [1, 2]}', [1, 2]),
+        (list[Place], '{"value": [{"city": "a"}]}', [Place("a")]),
+        (Literal["yes", "no"], '{"value": "no"}', "no"),
+    ],
+)
+async def test_a_type_gives_a_value_of_it(url: str, kind: Any, text: str, value: object) -> None:
+    async with (
+        serving(Fake(say(text))) as fake,
+        Metis(url, options(fake, tools=None, default_model="sonnet")) as m,
+    ):
+        assert await (await m.session()).ask_json("where?", kind) == value
+        assert len(fake.bodies) == 1
+
+
+async def test_a_wrong_form_is_corrected_by_the_model_once(url: str) -> None:
+    async with (
+        serving(Fake(say('{"number": 0}'), say('{"number": 7}'))) as fake,
+        Metis(url, options(fake, tools=None, default_model="sonnet")) as m,
+    ):
+        assert await (await m.session()).ask_json("how many?", Positive) == Positive(number=7)
+        repair = fake.requests[1].messages[-1].content[0]
+        assert isinstance(repair, TextBlock)
+        assert "number: Value error, not positive" in repair.text
+
+
+async def test_what_is_no_type_of_data_is_refused_before_anything_is_sent(url: str) -> None:
+    async with (
+        serving(Fake()) as fake,
+        Metis(url, options(fake, tools=None, default_model="sonnet")) as m,
+    ):
+        with pytest.raises(InvalidValueError, match=r"Fake cannot be described as JSON"):
+            await (await m.session()).ask_json("where?", Fake)
+        assert not fake.bodies
 
 
 @pytest.mark.row("T119")

@@ -15,6 +15,7 @@ from metis.cli.local_model import MODEL_ID as LOCAL_MODEL
 from metis.cli.local_model import SIZE_NOTE, is_installed
 from metis.cli.local_servers import SERVER_NAMES, running_servers
 from metis.session.models import LOCAL_PRICING
+from metis.session.options import SIMULATED_MODEL
 from metis.settings import LoadedSettings
 from metis.transport.keys import AWS_KEY_PAIR, Keys
 
@@ -22,8 +23,6 @@ from metis.transport.keys import AWS_KEY_PAIR, Keys
 SIMULATOR = "sim"
 # The name of the small model on this machine.
 LOCAL = "local"
-# The model of the simulator unless another is named.
-SIMULATED_MODEL = "anthropic:sim-small"
 # The providers whose keys are used first if there are several.
 PREFERRED = ("anthropic", "openai", "gemini", "openrouter")
 NO_MODEL_NOTICE = (

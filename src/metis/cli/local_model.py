@@ -182,7 +182,7 @@ def install_command() -> list[str]:
 async def _try(directory: Path) -> None:
     """Ask one question, and print the response and its speed."""
     # Every start of metis imports this module; the session package is needed here only.
-    from metis.session import Metis, Options, text_of  # noqa: PLC0415 - the reason stands above
+    from metis.session import Metis, Options  # noqa: PLC0415 - the reason stands above
 
     async with running_server(directory) as url:
         options = Options(base_urls={"llamacpp": url})
@@ -192,10 +192,10 @@ async def _try(directory: Path) -> None:
                 started_s = time.monotonic()
                 response = await session.ask(_QUESTION)
                 elapsed_s = time.monotonic() - started_s
-    if response is None or response.metadata.usage is None:
+    if response.usage is None:
         raise NetworkError(f"{MODEL_NAME} gave no response", provider="local")
-    echo(f"\n> {_QUESTION}\n{text_of(response.content)}\n")
-    tokens = response.metadata.usage.output_tokens
+    echo(f"\n> {_QUESTION}\n{response.text}\n")
+    tokens = response.usage.output_tokens
     echo(style(f"{tokens} tokens in {elapsed_s:.1f} s", dim=True), err=True)
 
 

@@ -118,9 +118,9 @@ def _block(message: Message, index: int, block: ContentBlock, losses: ExportLoss
     match block:
         case TextBlock():
             is_response = message.role is Role.ASSISTANT
-            return _markdown(block.text) if is_response else _text(block.text)
+            return markdown_html(block.text) if is_response else _text(block.text)
         case ThinkingBlock() if block.text:
-            return _details("thinking", _markdown(block.text))
+            return _details("thinking", markdown_html(block.text))
         case ToolUseBlock():
             arguments = msgspec.json.format(msgspec.json.encode(block.input)).decode()
             return _details(f"calls {block.name}", _code(arguments), is_open=True)
@@ -143,7 +143,8 @@ def _can_embed(image: ImageBlock) -> bool:
     return is_inline and image.media_type in _IMAGE_TYPES
 
 
-def _markdown(text: str) -> str:
+def markdown_html(text: str) -> str:
+    """Return Markdown as HTML in which markup, remote content and unsafe links stay text."""
     return f"<div>{_parser().render(text)}</div>\n"
 
 

@@ -24,10 +24,11 @@ from metis.session.events import (
 from metis.session.history import PastTurn, Position
 from metis.session.library import Metis, open_metis
 from metis.session.options import Options
+from metis.session.reply import Reply, ReplyStream, SyncReplyStream
 from metis.session.response import OutputSchema, text_of
 from metis.session.route import Preview, Why, WindowUse
 from metis.session.session import Prompt, Session
-from metis.session.sync import Reply, SyncMetis, SyncSession, ask, open_sync
+from metis.session.sync import SyncMetis, SyncSession, ask, open_sync
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
@@ -58,6 +59,7 @@ __all__ = [
     "Preview",
     "Prompt",
     "Reply",
+    "ReplyStream",
     "Routed",
     "Session",
     "SessionCost",
@@ -65,6 +67,7 @@ __all__ = [
     "StreamError",
     "StreamEvent",
     "SyncMetis",
+    "SyncReplyStream",
     "SyncSession",
     "TextDelta",
     "ThinkingDelta",

@@ -158,7 +158,7 @@ class Delegate:
     async def _run(self, task: Task, worker: Session, checker: ToolSet | None) -> str:
         try:
             async with asyncio.timeout(self._timeout_s):
-                message = await worker.ask(task.prompt)
+                reply = await worker.ask(task.prompt)
         except TimeoutError:
             text = f"The worker was stopped after {self._timeout_s:g} s."
             raise WorkerFailedError(text, "timeout") from None
@@ -176,7 +176,7 @@ class Delegate:
             # Also after a timeout or a cancellation: what the worker spent counts.
             await worker.end()
             await self._workers.record_cost(worker)
-        return _checked_text(message, checker)
+        return _checked_text(reply.message, checker)
 
 
 def _output_checker(task: Task) -> ToolSet | None:

@@ -24,7 +24,7 @@ from metis.session.conversation import Conversation, SpendTracker, run_to_comple
 from metis.session.delegate import Delegate, WorkerFactory
 from metis.session.events import OutageTracker, Trace
 from metis.session.models import AvailableProviders, Models, missing_key
-from metis.session.options import Options, Setup, utc_now
+from metis.session.options import SIMULATED_MODEL, Options, Setup, utc_now
 from metis.session.prompt import (
     Memory,
     SystemPrompt,
@@ -288,9 +288,9 @@ class Metis:
         self, setup: Setup, conversation: Conversation, prompt: SystemPrompt
     ) -> SessionTools | None:
         options, builtin = self.options, list[Factory]()
-        if options.tools is None and not self._servers:
+        if options.registry is None and not self._servers:
             return None
-        if options.tools is None:
+        if options.registry is None:
             return make_session_tools(
                 Registry(), (), options.confirmation, self._workspace, self._servers
             )
@@ -300,11 +300,11 @@ class Metis:
             builtin.append(partial(LoadSkill, prompt.skills, setup.options.bus))
         if setup.router.tiers(setup.workspace_path):
             workers = WorkerFactory(
-                conversation, setup, prompt, tools=options.tools, reopen=self.resume
+                conversation, setup, prompt, tools=options.registry, reopen=self.resume
             )
             builtin.append(partial(Delegate, workers))
         return make_session_tools(
-            options.tools, builtin, options.confirmation, self._workspace, self._servers
+            options.registry, builtin, options.confirmation, self._workspace, self._servers
         )
 
     def _simulator_urls(self) -> dict[str, str]:
@@ -320,6 +320,8 @@ class Metis:
 
     def _rules(self, models: Models) -> RulesFile | Policy:
         default = self.options.default_model
+        if default is None and self.options.simulate:
+            default = SIMULATED_MODEL
         common = Scope(
             default=default and models.resolve(default),
             tiers={Tier(name): models.resolve(model) for name, model in self.options.tiers.items()},

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from metis.canonical.errors import (
     AmbiguousModelError,
@@ -29,6 +29,7 @@ from metis.session.tools import SessionTools
 from metis.store import Store
 from metis.tools import Confirmation, Registry, Workspace
 from metis.tools.mcp import McpServer
+from metis.tools.registry import make_registry
 from metis.transport import Limits, Retry, Transport
 from metis.wire.call import AdapterOptions
 from metis.wire.reasoning import Reasoning
@@ -38,6 +39,9 @@ MAX_CALLS = 100
 
 COMPACT_AT = 0.85
 """The share of a context window that may be full before the history is compacted."""
+
+SIMULATED_MODEL = "anthropic:sim-small"
+"""The model of the simulator unless another is named."""
 
 PartialResponse = Literal["all", "text"]
 """What is stored of a response that was cancelled or broke off: all blocks, or the text."""
@@ -70,8 +74,8 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     """The directory of the tools, of the rules file and of `AGENTS.md`."""
     home: Path | None = None
     """The directory with `USER.md`, `MEMORY.md` and `skills/`; None for none."""
-    tools: Registry | None = None
-    """The tools that models may call; None for none at all."""
+    tools: Registry | Sequence[Callable[..., Any]] | None = None
+    """The tools that models may call: functions, classes of tools, or a registry of them."""
     servers: Sequence[McpServer] = ()
     """MCP servers that threads may name; each is started when one does, and ended at the close."""
     pointers: Mapping[str, str] = {}
@@ -96,14 +100,19 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     retry: Retry = Retry()
 
     def __post_init__(self) -> None:
-        """Refuse a list of tools: the error would else come late, and name an attribute."""
-        if not _is_registry(self.tools):
-            fault = "Options.tools takes a Registry; use Registry(MyTool)"
+        """Make a registry of a list of tools, so that a wrong one is an error here."""
+        tools: object = self.tools
+        if tools is None or isinstance(tools, Registry):
+            return
+        if not isinstance(tools, list | tuple):
+            fault = f"expected a list of functions, or a Registry, got {type(tools).__name__}"
             raise InvalidValueError(fault, path="$.tools")
+        force_setattr(self, "tools", make_registry(cast("Sequence[object]", tools)))
 
-
-def _is_registry(tools: object) -> bool:
-    return tools is None or isinstance(tools, Registry)
+    @property
+    def registry(self) -> Registry | None:
+        """The tools that models may call; None for none at all."""
+        return cast("Registry | None", self.tools)
 
 
 def utc_now() -> datetime:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,7 @@ from metis.canonical.metadata import (
     StopReason,
     Usage,
 )
+from metis.canonical.schema.python_types import convert, is_type, schema_of
 from metis.canonical.schema.subset import describe
 from metis.canonical.schema.validate import compile_output_schema
 from metis.session.models import Models, ResolvedModel
@@ -202,10 +203,12 @@ def with_continue_prompt(messages: Sequence[Message]) -> Sequence[Message]:
 
 # Structured output
 
-OutputSchema = OutputFormat | Mapping[str, Any]
-"""The required form of a response: an output format, or only its JSON Schema."""
+OutputSchema = OutputFormat | Mapping[str, Any] | type
+"""The required form of a response: an output format, its JSON Schema, or a Python type."""
 
 _RULE = "T115"
+_VALUE = "value"
+"""The property that holds a value which is no object: providers require an object at the root."""
 _decode_json = msgspec.json.Decoder().decode
 _NO_VALUE = {
     StopReason.MAX_TOKENS: "the response was cut off at its token limit",
@@ -214,26 +217,96 @@ _NO_VALUE = {
 }
 
 
-def output_format(schema: OutputSchema | None) -> OutputFormat | None:
-    """Return the output format for a schema.
+class StructuredOutput(Struct, frozen=True):
+    """The form that a response must have, and how its value is read."""
+
+    format: OutputFormat
+    kind: Any = None
+    """The Python type of the value; None for plain JSON."""
+    is_wrapped: bool = False
+    """Whether the value is a property of an object."""
+
+    def value_of(self, message: Message | None) -> Any:
+        """Return the value of a response.
+
+        Raises:
+            InvalidAnswerError: the response has none, or one that does not match.
+        """
+        value = json_value_of(message, self.format)
+        if self.kind is None:
+            return value
+        try:
+            return convert(value[_VALUE] if self.is_wrapped else value, self.kind)
+        except InvalidValueError as error:
+            # A type may demand more than its schema says: a validator of a pydantic model.
+            problem = Problem(error.path, _RULE, error.reason)
+            text = "the response does not match the type"
+            raise InvalidAnswerError(text, [problem], message=message) from None
+
+
+def structured_output(schema: OutputSchema | None) -> StructuredOutput:
+    """Return how the response for a schema or a type is requested and read.
 
     Raises:
-        InvalidValueError: it is no JSON Schema, or has keywords that are not checked.
+        InvalidValueError: it is no JSON Schema, has keywords that are not checked, or is a type
+            whose values have no form in JSON.
     """
     if schema is None:
-        return None
-    if not isinstance(schema, OutputFormat):
+        return StructuredOutput(OutputFormat())
+    if isinstance(schema, OutputFormat):
+        return StructuredOutput(_checked(schema))
+    if not is_type(schema):
         _check_is_mapping(schema)
-        schema = OutputFormat(dict(schema))
-    if schema.schema is not None:
-        compile_output_schema(schema.schema)  # raises before anything is sent
-    return schema
+        return StructuredOutput(_checked(OutputFormat(dict(cast("Mapping[str, Any]", schema)))))
+    described = schema_of(schema)
+    is_wrapped = not _is_object_schema(described)
+    if is_wrapped:
+        definitions = described.pop("$defs", None)
+        described = {"type": "object", "properties": {_VALUE: described}, "required": [_VALUE]}
+        if definitions:
+            described["$defs"] = definitions
+    return StructuredOutput(_checked(OutputFormat(described)), schema, is_wrapped)
+
+
+def output_format(schema: OutputSchema | None) -> OutputFormat | None:
+    """Return the output format for a schema or a type.
+
+    Raises:
+        InvalidValueError: it is no JSON Schema, has keywords that are not checked, or is a type
+            whose values have no form in JSON.
+    """
+    return None if schema is None else structured_output(schema).format
+
+
+def repair_prompt(error: InvalidAnswerError) -> str | None:
+    """Return the prompt that lets a model correct its output; None if that cannot help."""
+    message = error.message
+    if not isinstance(message, Message) or message.metadata.stop_reason in _NO_VALUE:
+        return None
+    lines = "".join(f"\n- {problem}" for problem in error.problems)
+    return (
+        f"Your answer does not have the required form:{lines}\n"
+        "Answer again with the corrected JSON as a whole, and nothing else."
+    )
+
+
+def _checked(output: OutputFormat) -> OutputFormat:
+    if output.schema is not None:
+        compile_output_schema(output.schema)  # raises before anything is sent
+    return output
+
+
+def _is_object_schema(schema: Mapping[str, Any]) -> bool:
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        schema = schema.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
+    return schema.get("type") == "object"
 
 
 def _check_is_mapping(schema: object) -> None:
     if not isinstance(schema, Mapping):
-        kind = f"class {schema.__name__}" if isinstance(schema, type) else type(schema).__name__
-        raise InvalidValueError(f"expected a JSON Schema (dict), got {kind}", path="$.schema")
+        fault = f"expected a JSON Schema (dict) or a type, got {type(schema).__name__}"
+        raise InvalidValueError(fault, path="$.schema")
 
 
 def json_value_of(message: Message | None, output: OutputFormat) -> Any:

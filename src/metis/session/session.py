@@ -6,13 +6,18 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock
-from metis.canonical.errors import InvalidValueError, NoTurnError, SessionEndedError
+from metis.canonical.errors import (
+    InvalidAnswerError,
+    InvalidValueError,
+    NoTurnError,
+    SessionEndedError,
+)
 from metis.canonical.message import Message, Role
 from metis.deprecation import renamed_parameters
 from metis.events import Actor, Budget
@@ -27,10 +32,17 @@ from metis.session.conversation import (
     SessionCost,
     run_to_completion,
 )
-from metis.session.events import Trace, TurnEnded, TurnEvent, TurnReporter
+from metis.session.events import Trace, TurnEvent, TurnReporter
 from metis.session.history import HistoryEditor, PastTurn, Position, past_turns
 from metis.session.options import Setup, check_thread_options, request_options
-from metis.session.response import OutputSchema, ended_with_error, json_value_of, output_format
+from metis.session.reply import Reply, ReplyStream, collect_reply
+from metis.session.response import (
+    OutputSchema,
+    ended_with_error,
+    output_format,
+    repair_prompt,
+    structured_output,
+)
 from metis.session.route import ModelPin, Preview, Why, WindowUse, last_routing, window_use
 from metis.session.state import SessionState, TurnContext
 from metis.session.turn import Turn
@@ -38,6 +50,8 @@ from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 
 log = logging.getLogger("metis.session")
+
+T = TypeVar("T")
 
 Prompt = str | Sequence[ContentBlock | str]
 """What a user sends: a text, or blocks; a string in a list is a text block."""
@@ -191,6 +205,19 @@ class Session(SessionView):
             raise NoTurnError("there is nothing to respond to")
         return self._listen(self._turn(None, self._resolve(model)))
 
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        model: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> ReplyStream:
+        """Send a prompt; iterating over the stream yields the text of the response as it arrives.
+
+        Leaving the loop early cancels the turn.
+        """
+        return ReplyStream(self.send(prompt, model=model, options=options), self.id)
+
     @renamed_parameters(said="prompt")
     async def ask(
         self,
@@ -199,26 +226,41 @@ class Session(SessionView):
         model: str | None = None,
         output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Message | None:
-        """Send a prompt and return the last response; None if it is empty."""
-        response: Message | None = None
-        async for event in self.send(prompt, model=model, output=output, options=options):
-            if isinstance(event, TurnEnded):
-                response = event.message
-        return response
+    ) -> Reply:
+        """Send a prompt and return the reply: text, message, cost and losses."""
+        events = self.send(prompt, model=model, output=output, options=options)
+        return await collect_reply(events, self.id)
 
+    @overload
+    async def ask_json(self, prompt: Prompt, schema: type[T], *, model: str | None = None) -> T: ...
+    @overload
+    async def ask_json(
+        self, prompt: Prompt, schema: OutputSchema, *, model: str | None = None
+    ) -> Any: ...
     @renamed_parameters(said="prompt", output="schema")
     async def ask_json(
         self, prompt: Prompt, schema: OutputSchema, *, model: str | None = None
     ) -> Any:
-        """Send a prompt and return the JSON value of the response.
+        """Send a prompt and return the value of the response.
+
+        A JSON Schema gives JSON; a type (dataclass, TypedDict, Struct, pydantic model, `list[int]`
+        and the like) gives a value of that type. An answer of the wrong form is sent back to the
+        model once, which is a turn of its own.
 
         Raises:
-            InvalidValueError: `schema` is not a JSON Schema.
+            InvalidValueError: `schema` is neither a JSON Schema nor a type that JSON can express.
             InvalidAnswerError: the response has no value, or one that does not match the schema.
         """
-        output = output_format(schema) or OutputFormat()
-        return json_value_of(await self.ask(prompt, model=model, output=output), output)
+        output = structured_output(schema)
+        reply = await self.ask(prompt, model=model, output=output.format)
+        try:
+            return output.value_of(reply.message)
+        except InvalidAnswerError as error:
+            repair = repair_prompt(error)
+            if repair is None:
+                raise
+        reply = await self.ask([TextBlock(repair)], model=model, output=output.format)
+        return output.value_of(reply.message)
 
     async def retry(self, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Take the last turn back and send its prompt again, optionally to another model.

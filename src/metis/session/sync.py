@@ -3,21 +3,21 @@
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from decimal import Decimal
 from types import TracebackType
-from typing import Any, Self
-
-from msgspec import Struct
+from typing import Any, Self, TypeVar, overload
 
 from metis.canonical.blocks import ContentBlock
-from metis.canonical.message import Message
 from metis.deprecation import renamed_parameters
 from metis.session.events import TurnEvent
 from metis.session.history import Position
 from metis.session.library import LoopThread, Metis
 from metis.session.options import Options
-from metis.session.response import OutputSchema, text_of
+from metis.session.reply import Reply, SyncReplyStream
+from metis.session.response import OutputSchema
 from metis.session.route import Preview
 from metis.session.session import Disposition, Prompt, Session, SessionView
 from metis.store import SessionRecord
+
+T = TypeVar("T")
 
 
 class SyncSession(SessionView):
@@ -57,6 +57,20 @@ class SyncSession(SessionView):
         finally:
             self._loop.run(events.aclose())
 
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        model: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> SyncReplyStream:
+        """Send a prompt; iterating over the stream yields the text of the response as it arrives.
+
+        Leaving the loop early cancels the turn.
+        """
+        stream = self._session.stream(prompt, model=model, options=options)
+        return SyncReplyStream(stream, self._loop.run)
+
     @renamed_parameters(said="prompt")
     def ask(
         self,
@@ -65,15 +79,21 @@ class SyncSession(SessionView):
         model: str | None = None,
         output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Message | None:
-        """Send a prompt and return the last response; None if it is empty."""
+    ) -> Reply:
+        """Send a prompt and return the reply: text, message, cost and losses."""
         return self._loop.run(
             self._session.ask(prompt, model=model, output=output, options=options)
         )
 
+    @overload
+    def ask_json(self, prompt: Prompt, schema: type[T], *, model: str | None = None) -> T: ...
+    @overload
+    def ask_json(
+        self, prompt: Prompt, schema: OutputSchema, *, model: str | None = None
+    ) -> Any: ...
     @renamed_parameters(said="prompt", output="schema")
     def ask_json(self, prompt: Prompt, schema: OutputSchema, *, model: str | None = None) -> Any:
-        """Send a prompt and return the JSON value of the response."""
+        """Send a prompt and return the value of the response, as JSON or as the given type."""
         return self._loop.run(self._session.ask_json(prompt, schema, model=model))
 
     def swap(self, model: str | None) -> Preview | None:
@@ -154,18 +174,6 @@ class SyncMetis:
         return self._loop
 
 
-class Reply(Struct, frozen=True, kw_only=True):
-    """The response to one prompt; `str()` gives its text."""
-
-    text: str
-    message: Message | None
-    cost_usd: Decimal
-    session_id: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
 def open_sync(url: str | None = None, options: Options = Options()) -> SyncMetis:  # noqa: B008 - an immutable value
     """Open a store without async: `with metis.open_sync() as m: …`."""
     return SyncMetis(Metis(url, options))
@@ -191,13 +199,7 @@ def ask(
     """
     with open_sync(url, options) as metis:
         session = metis.session(model=model, system=system)
-        message = session.ask(prompt)
-        return Reply(
-            text="" if message is None else text_of(message.content),
-            message=message,
-            cost_usd=session.cost().total_usd,
-            session_id=session.id,
-        )
+        return session.ask(prompt)
 
 
 async def _next(events: AsyncGenerator[TurnEvent]) -> TurnEvent | None:

@@ -2,6 +2,7 @@
 
 from metis.tools.confirmation import Answer, Ask, Confirmation, Question, Rule, Verdict
 from metis.tools.dispatch import Dispatcher, Watcher, error_class
+from metis.tools.function import FunctionTool, tool
 from metis.tools.media import embed
 from metis.tools.registry import Factory, Registry
 from metis.tools.tool import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput
@@ -15,6 +16,7 @@ __all__ = [
     "Dispatcher",
     "ErrorClass",
     "Factory",
+    "FunctionTool",
     "Question",
     "Registry",
     "Rule",
@@ -28,4 +30,5 @@ __all__ = [
     "WorkspaceError",
     "embed",
     "error_class",
+    "tool",
 ]

@@ -1,13 +1,22 @@
 """The registry of tools; definitions are checked when a tool is registered."""
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, cast
 
 from msgspec import Struct
 
-from metis.canonical.errors import DuplicateToolError, Problem, ToolError, UnknownToolError
+from metis.canonical.errors import (
+    DuplicateToolError,
+    InvalidValueError,
+    Problem,
+    ToolError,
+    UnknownToolError,
+)
 from metis.canonical.tools import ToolDefinition, ToolSet
+from metis.tools.function import FunctionTool
 from metis.tools.tool import Tool
 
 Factory = Callable[[], Tool]
@@ -27,16 +36,18 @@ class RegisteredTool(Struct, frozen=True):
 
 
 class Registry:
-    """Tools by name."""
+    """Tools by name, made of classes or other factories, and of functions (`metis.tool`)."""
 
-    def __init__(self, *factories: Factory) -> None:
+    def __init__(self, *factories: Factory | FunctionTool[..., Any]) -> None:
         self._entries: dict[str, RegisteredTool] = {}
         self._tools: ToolSet | None = None
         for factory in factories:
             self.register(factory)
 
-    def register(self, factory: Factory) -> ToolDefinition:
+    def register(self, factory: Factory | FunctionTool[..., Any]) -> ToolDefinition:
         """Add a tool; refuse an invalid schema, a duplicate name and undeclared effects."""
+        if isinstance(factory, FunctionTool):
+            factory = factory.make
         # One tool is made for its definition; calls get their own, since tools may have state.
         definition = factory().definition
         if not isinstance(definition, ToolDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - a factory may be untyped
@@ -77,3 +88,23 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def make_registry(tools: Iterable[object]) -> Registry:
+    """Return a registry of functions, decorated or not, and of classes of tools.
+
+    Raises:
+        InvalidValueError: something else is in the list.
+    """
+    registry = Registry()
+    for index, given in enumerate(tools):
+        if isinstance(given, FunctionTool):
+            registry.register(cast("FunctionTool[..., Any]", given))
+        elif inspect.isroutine(given):
+            registry.register(FunctionTool(cast("Callable[..., Any]", given)))
+        elif isinstance(given, type | partial):
+            registry.register(cast("Factory", given))
+        else:
+            fault = f"expected a function or a class of a tool, got {type(given).__name__}"
+            raise InvalidValueError(fault, path=f"$.tools[{index}]")
+    return registry
