@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from metis.cli import setup_commands, store_commands, wire_commands
+from metis.cli import gateway_commands, setup_commands, store_commands, wire_commands
 from metis.cli.arguments import SESSION, STORE, complete_models, complete_sessions
 from metis.cli.output import EchoHandler, echo
 from metis.version import SPEC_VERSION, __version__
@@ -35,6 +35,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Inspect": ("sessions", "show", "search", "trace", "cost", "models"),
     "Store": ("export", "import", "fork", "store"),
     "Set up": ("keys", "config", "doctor", "completion"),
+    "Gateway": ("serve", "run"),
     "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim"),
 }
 
@@ -328,6 +329,8 @@ for _command in (
     wire_commands.diff,
     wire_commands.verify,
     wire_commands.sim,
+    gateway_commands.serve,
+    gateway_commands.run,
 ):
     cli.add_command(_command)
 

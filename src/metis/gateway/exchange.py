@@ -2,23 +2,29 @@
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
 
+from metis.adapters.adapter import Adapter
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
 from metis.projection import Loss
-from metis.wire.call import CanonicalRequest
+from metis.wire.call import CanonicalRequest, RequestContext
 
 Mode = Literal["pass", "translate"]
 """Whether the bytes of a client went on as they came, or were translated."""
 
 MAX_RECORDED_BYTES = 16 * 1024 * 1024
 """How much of a response is collected for the store; a longer one is passed, but not stored."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Tenant(Struct, frozen=True):
@@ -59,6 +65,7 @@ class Exchange(Struct, kw_only=True):
     """
 
     id: str = msgspec.field(default_factory=new_ulid)
+    started_at: datetime = msgspec.field(default_factory=_now)
     tenant: Tenant = Tenant()
     client_protocol: str
     """The protocol of the client, such as `anthropic`."""
@@ -72,6 +79,8 @@ class Exchange(Struct, kw_only=True):
     provider: str = ""
     model: str = ""
     """The provider's name of the model."""
+    adapter: Adapter | None = None
+    """The adapter of the provider that answered."""
     mode: Mode = "pass"
     is_stream: bool = False
     kind: Literal["chat", "count", "other"] = "chat"
@@ -97,5 +106,46 @@ class Exchange(Struct, kw_only=True):
     cost_usd: Decimal | None = None
     attempts: list[Attempt] = []
     timings: Timings = msgspec.field(default_factory=Timings)
-    facts: dict[str, Any] = {}
-    """What the recorder learns while it stores the exchange."""
+
+    @property
+    def model_id(self) -> str:
+        """The canonical id of the model, for its price."""
+        return f"{self.provider}:{self.model}"
+
+
+class Reader(Protocol):
+    """Reads the requests of clients."""
+
+    def read(
+        self, adapter: Adapter, tenant: str, body: bytes, context: RequestContext, /
+    ) -> CanonicalRequest:
+        """Return the canonical request of a body."""
+        ...
+
+
+class Recorder(Protocol):
+    """Stores exchanges, beside the answers."""
+
+    async def start(self) -> None:
+        """Begin to store."""
+        ...
+
+    async def close(self) -> None:
+        """Store what is queued, and end."""
+        ...
+
+    def begin(self, exchange: Exchange, /) -> None:
+        """Set the session of an exchange; this takes microseconds."""
+        ...
+
+    def record(self, exchange: Exchange, /) -> None:
+        """Queue an exchange that has ended; this never waits."""
+        ...
+
+    async def lookup(self, request_id: str, tenant: Tenant, /) -> dict[str, Any] | None:
+        """Return an exchange of a tenant as JSON, if it is known."""
+        ...
+
+    def metrics(self) -> dict[str, int]:
+        """Return counts of what was stored and what was left out."""
+        ...

@@ -1,0 +1,179 @@
+"""`metis serve` and `metis run`: the gateway as a server, and clients that use it."""
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis.canonical.errors import SettingsError
+from metis.cli.output import EchoHandler, echo
+from metis.gateway.clients import client_setups
+from metis.gateway.config import (
+    NO_STORE,
+    GatewayConfig,
+    read_config,
+    without_address,
+)
+from metis.settings import UserPaths
+from metis.transport.keys import Keys
+
+KEYS_VARIABLE = "METIS_GATEWAY_KEYS"
+"""The environment variable for keys of clients: other users can read the command line."""
+_START_TIMEOUT_S = 30.0
+
+
+class ServeOptions(Struct, frozen=True, kw_only=True):
+    """The options of the command line."""
+
+    stated: Mapping[str, Any]
+    keys: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+    file: Path | None = None
+
+    def config(self) -> GatewayConfig:
+        """Read the settings."""
+        keys = (*self.keys, *filter(None, os.environ.get(KEYS_VARIABLE, "").split(",")))
+        config = read_config(self.file, options=self.stated, keys=keys, routes=self.routes)
+        return without_address(config, config.host, config.port)
+
+
+def print_environment(client: str, options: ServeOptions) -> int:
+    """Print the lines that point a client at the gateway."""
+    config = options.config()
+    key = options.keys[0].rpartition("=")[2] if options.keys else None
+    if key is None and config.keys:
+        key = "YOUR-KEY"
+    for line in client_setups(_address(config, config.port), key)[client].lines():
+        echo(line)
+    return 0
+
+
+def run_gateway(options: ServeOptions, *, verbose: bool) -> int:
+    """Serve until a signal ends it."""
+    try:
+        from metis.gateway import server  # noqa: PLC0415 - an extra, which may not be installed
+    except ImportError as error:
+        reason = f"{error.name} is missing; install metis-llm[gateway]"
+        raise SettingsError(reason, place="metis serve") from None
+    config = options.config()
+    log = logging.getLogger("metis")
+    log.addHandler(EchoHandler(logging.INFO if verbose else logging.ERROR))
+    if verbose:
+        log.setLevel(logging.INFO)
+
+    def run(config: GatewayConfig, *, is_first: bool = True) -> None:
+        sock = server.listening_socket(config, shares_port=config.workers > 1)
+        gateway = make_gateway(config)
+        on_ready = _print_start if is_first else None
+        server.make_server(gateway, options.config, on_ready).run(sockets=[sock])
+
+    try:
+        if config.workers == 1:
+            run(config)
+            return 0
+        # The port is reserved here, so that all workers get the same one.
+        reserved = server.listening_socket(config, shares_port=True)
+    except OSError as error:
+        reason = f"{config.host}:{config.port} cannot be used ({error.strerror})"
+        raise SettingsError(reason, place="--port") from None
+    config = replace(config, port=reserved.getsockname()[1])
+    _print_start(config, config.port, None)
+    return server.Workers(config.workers, lambda: run(config, is_first=False)).serve()
+
+
+def make_gateway(config: GatewayConfig) -> Any:
+    """Return the application for settings, with the keys and the store of the user."""
+    from metis.gateway.app import Gateway  # noqa: PLC0415 - not needed to run a client
+
+    paths = UserPaths.from_environment()
+    keys = Keys(file=paths.keys)
+    return Gateway(config, keys, has_connection_watch=True)
+
+
+def _address(config: GatewayConfig, port: int) -> str:
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # noqa: S104 - compared, not bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _print_start(config: GatewayConfig, port: int, gateway: Any) -> None:
+    url = _address(config, port)
+    echo(f"metis gateway on {url}")
+    if gateway is not None and gateway.providers.is_simulated:
+        echo(
+            "No provider has a key: the simulator answers. Set OPENAI_API_KEY, ANTHROPIC_API_KEY …"
+        )
+    elif gateway is not None:
+        echo(f"Providers: {', '.join(gateway.providers.names())}")
+    if config.store == NO_STORE:
+        echo("Exchanges are not stored.")
+    if not config.keys:
+        echo("No --key: every program on this machine may use it.")
+    echo("")
+    for name, setup in client_setups(url, "YOUR-KEY" if config.keys else None).items():
+        echo(f"  {setup.title:<12} metis run --gateway {url} {name}")
+    echo(f"\nThe lines to paste instead: metis serve --port {port} --print-env claude")
+    sys.stdout.flush()
+
+
+def run_client(
+    name: str, arguments: tuple[str, ...], *, url: str | None = None, key: str | None = None
+) -> int:
+    """Run a client whose environment leads to a gateway; returns its exit code."""
+    setups = client_setups(url or "", key)
+    if name not in setups:
+        raise click.UsageError(f"there is no client {name!r}; clients: {', '.join(setups)}")
+    program = shutil.which(setups[name].command)
+    if program is None:
+        raise click.UsageError(f"{setups[name].command} is not installed")
+    if url is not None:
+        return _run(name, program, arguments, url, key)
+    key = secrets.token_urlsafe(24)
+    command = [sys.executable, "-m", "metis", "serve", "--port", "0"]
+    environment = {**os.environ, KEYS_VARIABLE: f"{name}={key}"}
+    server = subprocess.Popen(  # noqa: S603 - our own program
+        command, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        return _run(name, program, arguments, _started_url(server), key)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(_START_TIMEOUT_S)
+
+
+def _run(name: str, program: str, arguments: tuple[str, ...], url: str, key: str | None) -> int:
+    setup = client_setups(url.rstrip("/"), key)[name]
+    environment = {**os.environ, **setup.environment}
+    # Claude Code prefers a key to a token, and would send it to the gateway.
+    if name == "claude":
+        environment.pop("ANTHROPIC_API_KEY", None)
+    process = subprocess.run(  # noqa: S603 - the user names the program
+        [program, *setup.arguments, *arguments], env=environment, check=False
+    )
+    return process.returncode
+
+
+def _started_url(server: "subprocess.Popen[str]") -> str:
+    first = server.stdout.readline() if server.stdout is not None else ""
+    url = first.strip().rpartition(" ")[2]
+    if not url.startswith("http"):
+        raise SettingsError("the gateway did not start", place="metis run")
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            with urlopen(f"{url}/readyz", timeout=2):  # noqa: S310 - our own address
+                return url
+        except OSError:
+            time.sleep(0.05)
+    raise SettingsError("the gateway did not become ready", place="metis run")

@@ -1,0 +1,278 @@
+"""The gateway as an ASGI application: one door for every request."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from metis import adapters
+from metis.adapters.adapter import Adapter
+from metis.canonical.errors import InvalidRequestError, ProviderError
+from metis.gateway.client_call import (
+    POLICY_HEADER,
+    ClientCall,
+    ClientKeys,
+    Receive,
+    RequestKeys,
+    Scope,
+    Send,
+    read_body,
+    read_keys,
+    recorded_headers,
+)
+from metis.gateway.config import POLICIES, GatewayConfig, Policy
+from metis.gateway.endpoints import CHAT, MESSAGES, RESPONSES, Endpoint, match_path
+from metis.gateway.errors import CLIENT_LEFT, JSON_TYPE, encode_error, reply_error
+from metis.gateway.exchange import Reader, Recorder
+from metis.gateway.models import ModelNames, Target
+from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
+from metis.gateway.translation import Translation, request_adapter
+from metis.gateway.upstream import Providers, Upstream
+from metis.sim.request import Settings
+from metis.sim.server import Simulator
+from metis.streaming import StreamError
+from metis.transport.keys import Keys
+from metis.transport.retry import call_failures, provider_error
+from metis.wire.call import CanonicalRequest, RequestContext
+
+log = logging.getLogger("metis.gateway")
+
+_encode = msgspec.json.Encoder().encode
+_NO_KEYS = RequestKeys()
+
+
+class PlainReader:
+    """Reads each request anew."""
+
+    def read(
+        self, adapter: Adapter, tenant: str, body: bytes, context: RequestContext, /
+    ) -> CanonicalRequest:
+        """Return the canonical request of a body."""
+        del tenant
+        return adapter.from_wire_request(body, context)
+
+
+class Gateway:
+    """Serves every protocol to clients, and calls any provider."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        keys: Keys,
+        *,
+        reader: Reader | None = None,
+        recorder: Recorder | None = None,
+        has_connection_watch: bool = False,
+    ) -> None:
+        self._provider_keys = keys
+        self._simulator: Simulator | None = None
+        self.reader: Reader = reader or PlainReader()
+        self.recorder = recorder
+        self._has_connection_watch = has_connection_watch
+        """Whether the server cancels the task of a call whose client leaves."""
+        self.is_ready = False
+        self.is_draining = False
+        self.load(config)
+        self.upstream = Upstream(config.limits)
+
+    def load(self, config: GatewayConfig) -> None:
+        """Use other settings from the next request on; responses that run are not touched."""
+        simulator_url = None if self._simulator is None else self._simulator.base_url
+        providers = Providers(config, self._provider_keys, simulator_url)
+        self.config, self.providers = config, providers
+        self.keys = ClientKeys(config)
+        self.models = ModelNames(config, providers)
+
+    async def start(self) -> None:
+        """Open the connection pool and the recorder; without a provider, start the simulator."""
+        await self.upstream.start()
+        if not self.providers.names():
+            self._simulator = Simulator(settings=Settings(strict=False))
+            await self._simulator.start()
+            self.load(self.config)
+        if self.recorder is not None:
+            await self.recorder.start()
+        self.is_ready = True
+
+    async def stop(self) -> None:
+        """Store what is queued, and close all connections."""
+        self.is_ready = False
+        if self.recorder is not None:
+            await self.recorder.close()
+        await self.upstream.close()
+        if self._simulator is not None:
+            await self._simulator.stop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        match scope["type"]:
+            case "http":
+                await self._http(scope, receive, send)
+            case "lifespan":
+                await self._lifespan(receive, send)
+            case _:
+                await send({"type": "websocket.close", "code": 1000})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        endpoint = match_path(method, path)
+        if endpoint is None or endpoint.action != "answer":
+            await self._side(scope, receive, send, endpoint)
+            return
+        try:
+            key = self.keys.authenticate(scope["headers"], scope["query_string"])
+        except ProviderError as error:
+            await refuse(send, error, endpoint)
+            return
+        call = ClientCall(scope, receive, send, endpoint, key)
+        await self._guarded(call, self._answer)
+
+    async def _guarded(
+        self, call: ClientCall, handle: Callable[[ClientCall], Awaitable[None]]
+    ) -> None:
+        """Answer a call; every failure becomes an error in the client's language."""
+        exchange = call.exchange
+        # The server cancels this task if the connection is lost.
+        call.scope["metis.task"] = asyncio.current_task()
+        try:
+            await handle(call)
+        except asyncio.CancelledError:
+            exchange.status, exchange.error = CLIENT_LEFT, "the client left"
+        except Exception as error:  # noqa: BLE001 - any failure becomes an error for the client
+            await self._fail(call, error)
+        finally:
+            exchange.timings.end = time.monotonic()
+            if call.watch is not None:
+                call.watch.cancel()
+            if self.recorder is not None and exchange.kind != "other":
+                self.recorder.record(exchange)
+
+    async def _fail(self, call: ClientCall, error: Exception) -> None:
+        exchange = call.exchange
+        provider = self.providers.get(exchange.provider)
+        if isinstance(error, call_failures()) and not isinstance(error, ProviderError):
+            error = (
+                provider_error(error, exchange.provider)
+                if provider is None or not call.is_started
+                else broken_stream(error, provider)
+            )
+        if not call.is_started:
+            await reply_error(call, error, provider)
+            return
+        await reply_error(call, error, provider)  # notes the error only
+        if not exchange.is_stream:
+            raise error  # the server closes the connection: a short body is no response
+        encoder = adapters.get(call.endpoint.adapter).stream_encoder()
+        text = exchange.error or str(error)
+        data = encoder.encode(StreamError(exchange.id, type(error).__name__, text))
+        await call.write(data + encoder.finish(), more=False)
+
+    async def _answer(self, call: ClientCall) -> None:
+        """Answer a request for a response of a model."""
+        exchange, endpoint = call.exchange, call.endpoint
+        limits = self.config.limits
+        call.body = exchange.request_body = await read_body(call, limits)
+        if not self._has_connection_watch:
+            task = asyncio.current_task()
+            call.watch = asyncio.ensure_future(_cancel_if_left(call, task))
+        keys = read_keys(call.body)
+        exchange.requested_model = endpoint.model or keys.model or ""
+        if endpoint.stream is not None and (endpoint.stream or keys.stream is None):
+            exchange.is_stream = endpoint.stream
+        else:
+            exchange.is_stream = endpoint.streams_by_default if keys.stream is None else keys.stream
+        target = self.models.resolve(exchange.requested_model, endpoint)
+        if target.mode == "pass" and request_adapter(endpoint, keys) != endpoint.adapter:
+            target = Target(target.provider, target.model, "translate")
+        exchange.provider, exchange.model = target.provider.name, target.model
+        exchange.mode = target.mode
+        if self.recorder is not None:
+            exchange.headers = recorded_headers(call.headers)
+            self.recorder.begin(exchange)
+        keep_alive = KeepAlive(call, limits.keep_alive_s, limits.silence_s)
+        if target.mode == "pass":
+            await pass_request(call, target, self.upstream, keep_alive)
+            return
+        translation = Translation(call, target, self.upstream, self.reader, limits, keys)
+        await translation.run(self._policy(call), keep_alive)
+
+    def _policy(self, call: ClientCall) -> Policy:
+        """Return the policy of a call: of its header, its key or the settings; the strictest."""
+        header = (call.header(POLICY_HEADER) or b"").decode("latin-1").strip().lower()
+        stated: list[Policy] = [call.key.policy or self.config.policy]
+        if header:
+            if header not in POLICIES:
+                names = ", ".join(POLICIES)
+                raise InvalidRequestError(f"x-metis-policy is one of {names}", status=400)
+            stated.append(POLICIES[POLICIES.index(header)])
+        return max(stated, key=POLICIES.index)
+
+    async def _side(
+        self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None
+    ) -> None:
+        """Answer everything that is no call of a model."""
+        del receive
+        path = scope["path"]
+        if path == "/healthz":
+            await reply_json(send, 200, {"status": "ok"})
+            return
+        if path == "/readyz":
+            is_ready = self.is_ready and not self.is_draining
+            status = {"status": "ready" if is_ready else "not ready"}
+            await reply_json(send, 200 if is_ready else 503, status)
+            return
+        shown = endpoint or client_endpoint(scope)
+        text = f"the gateway serves nothing at {scope['method']} {path}"
+        await refuse(send, InvalidRequestError(text, status=404), shown)
+
+
+async def _cancel_if_left(call: ClientCall, task: "asyncio.Task[Any] | None") -> None:
+    """Cancel a call whose client leaves; for servers that report this only on request."""
+    while (await call.receive())["type"] != "http.disconnect":
+        pass
+    if task is not None:
+        task.cancel()
+
+
+def client_endpoint(scope: Scope) -> Endpoint:
+    """Return the endpoint by whose rules a client reads errors, by its headers."""
+    names = {name for name, _ in scope["headers"]}
+    if b"anthropic-version" in names:
+        return MESSAGES
+    if b"x-goog-api-key" in names or scope["path"].startswith("/v1beta"):
+        return Endpoint(adapter="gemini", protocol="gemini")
+    return RESPONSES if b"originator" in names else CHAT
+
+
+async def reply_json(
+    send: Send, status: int, value: Any, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    """Send a JSON value."""
+    body = _encode(value)
+    sent = [JSON_TYPE, (b"content-length", str(len(body)).encode()), *(headers or [])]
+    await send({"type": "http.response.start", "status": status, "headers": sent})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(send: Send, error: Exception, endpoint: Endpoint) -> None:
+    """Send an error in the protocol of an endpoint."""
+    status, body, headers = encode_error(error, endpoint.adapter)
+    headers.append((b"content-length", str(len(body)).encode()))
+    # The body of the request is not read: the connection cannot be used again.
+    headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,103 @@
+"""Errors in the language of the client: its protocol's body, status and words."""
+
+import logging
+import re
+from collections.abc import Iterable
+
+from metis import adapters
+from metis.canonical.errors import (
+    CriticalLossError,
+    InvalidRequestError,
+    MetisError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+)
+from metis.gateway.client_call import ClientCall
+from metis.gateway.upstream import Provider
+from metis.transport.concealment import hide_key, without_key
+from metis.transport.response import is_web_page, page_error
+
+log = logging.getLogger("metis.gateway")
+
+JSON_TYPE = (b"content-type", b"application/json")
+CLIENT_LEFT = 499
+"""The status under which an exchange is stored whose client left before its end."""
+
+_FIRST_ERROR_STATUS, _BAD_GATEWAY = 400, 502
+_NOT_ALLOWED = frozenset({401, 403, 404, 405, 408, 413, 415, 426, 429})
+
+
+def client_error(error: Exception) -> ProviderError:
+    """Return any error as one that a provider could have raised."""
+    if isinstance(error, ProviderError):
+        return error
+    if isinstance(error, CriticalLossError | MetisError):
+        return InvalidRequestError(str(error), status=400)
+    log.error("unexpected error in the gateway", exc_info=error)
+    return ServerError("the gateway failed; its log has the reason", status=500)
+
+
+def encode_error(
+    error: Exception, adapter: str, hidden_keys: Iterable[str] = ()
+) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+    """Return status, body and headers with which an error reaches a client."""
+    stated = client_error(error)
+    for key in hidden_keys:
+        hide_key(stated, key)
+    status, body = adapters.get(adapter).encode_error(stated)
+    if stated.provider is None and stated.status in _NOT_ALLOWED:
+        # Statuses of the gateway itself, for which protocols have no error class.
+        status = stated.status
+    if status < _FIRST_ERROR_STATUS:
+        status = _BAD_GATEWAY  # a redirect, which the client must not follow either
+    headers: list[tuple[bytes, bytes]] = [JSON_TYPE]
+    if stated.retry_after_s is not None:
+        headers.append((b"retry-after", f"{stated.retry_after_s:g}".encode()))
+    elif isinstance(stated, RateLimitError):
+        headers.append((b"retry-after", b"1"))
+    return status, body, headers
+
+
+async def reply_error(call: ClientCall, error: Exception, provider: Provider | None = None) -> None:
+    """Answer a call with an error, unless its response has begun."""
+    keys = () if provider is None else provider.keys.lookup(provider.profile)[0]
+    status, body, headers = encode_error(error, call.endpoint.adapter, keys)
+    exchange = call.exchange
+    exchange.error = client_error(error).text
+    if call.is_started:
+        return
+    headers += metis_headers(call)
+    await call.reply(status, headers, body)
+
+
+def metis_headers(call: ClientCall) -> list[tuple[bytes, bytes]]:
+    """Return the headers that say what the gateway did with a request."""
+    exchange = call.exchange
+    headers = [(b"x-metis-request-id", exchange.id.encode())]
+    if exchange.model:
+        headers.append((b"x-metis-model", _header_text(exchange.model_id)))
+    if exchange.session_id:
+        headers.append((b"x-metis-session", exchange.session_id.encode()))
+    headers.append((b"x-metis-losses", str(len(exchange.losses)).encode()))
+    return headers
+
+
+_UNPRINTABLE = re.compile(r"[^\x21-\x7e]")
+
+
+def _header_text(text: str) -> bytes:
+    return _UNPRINTABLE.sub("?", text).encode()
+
+
+def safe_error_body(body: bytes, status: int, provider: Provider) -> bytes | ProviderError:
+    """Return the error body of a provider without its keys, or the error that a web page is."""
+    if is_web_page(body):
+        error = page_error(body, status, provider.name)
+        error.text = f"{provider.name} answered {status} with {error.text}"
+        return error
+    text = body.decode("latin-1")
+    safe = text
+    for key in provider.keys.lookup(provider.profile)[0]:
+        safe = without_key(safe, key)
+    return body if safe is text or safe == text else safe.encode("latin-1")

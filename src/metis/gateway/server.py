@@ -1,0 +1,248 @@
+"""The server around the gateway: sockets, limits of connections, signals, workers."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from metis.canonical.errors import MetisError
+from metis.gateway.app import Gateway
+from metis.gateway.config import GatewayConfig, Limits
+
+log = logging.getLogger("metis.gateway")
+
+_BACKLOG = 2048
+_IDLE_S = 75
+_WRITE_S = 300.0
+_MIN_LIFE_S = 2.0
+_MAX_EARLY_ENDS = 3
+_HEADERS_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\n"
+    b"connection: close\r\n\r\n"
+)
+
+LoadConfig = Callable[[], GatewayConfig]
+"""Reads the settings anew, as at the start."""
+OnReady = Callable[[GatewayConfig, int, Gateway | None], None]
+"""Called with the settings and the port once clients can connect."""
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """Bounds the size and the time of headers, and the time that a client may not read."""
+
+    limits = Limits()
+    _header_bytes = 0
+    _header_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for headers."""
+        super().connection_made(transport)
+        self._header_timer = self.loop.call_later(self.limits.header_s, self._close_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the call that was answered on the connection."""
+        super().connection_lost(exc)
+        self._stop(self._header_timer)
+        self._stop(self._write_timer)
+        if self.cycle and not self.cycle.response_complete:
+            task = self.cycle.scope.get("metis.task")
+            if task is not None:
+                task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data; headers must be complete in time."""
+        super().data_received(data)
+        if self._header_bytes and self._header_timer is None:
+            self._header_timer = self.loop.call_later(self.limits.header_s, self._close_slow)
+
+    def on_url(self, url: bytes) -> None:
+        """Count the bytes of the URL."""
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count the bytes of headers."""
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        """Begin the call."""
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+        self._header_bytes = 0
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        """Bound how long a client may not read."""
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(_WRITE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        self._stop(self._write_timer)
+
+    def _count(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > self.limits.header_bytes and not self.transport.is_closing():
+            self.transport.write(_HEADERS_TOO_LARGE)
+            self.transport.close()
+
+    def _close_slow(self) -> None:
+        self._header_timer = None
+        self.transport.close()
+
+    @staticmethod
+    def _stop(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+def http_protocol(limits: Limits) -> type[GatewayProtocol]:
+    """Return the HTTP protocol with limits; uvicorn makes one object for each connection."""
+    return type("LimitedProtocol", (GatewayProtocol,), {"limits": limits})
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that says when it is ready, and reloads on SIGHUP."""
+
+    def __init__(
+        self, config: uvicorn.Config, gateway: Gateway, load: LoadConfig, on_ready: OnReady | None
+    ) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._load = load
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and tell it."""
+        await super().startup(sockets)
+        if self.should_exit or not self.servers:
+            return
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        if self._on_ready is not None:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            self._on_ready(self._gateway.config, port, self._gateway)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let responses end that have begun."""
+        self._gateway.is_draining = True
+        await super().shutdown(sockets)
+
+    def _reload(self) -> None:
+        try:
+            self._gateway.load(self._load())
+        except MetisError as error:
+            log.error("the settings were not reloaded: %s", error)  # noqa: TRY400 - a line is enough
+        else:
+            log.warning("the settings were reloaded")
+
+
+def make_server(gateway: Gateway, load: LoadConfig, on_ready: OnReady | None) -> uvicorn.Server:
+    """Return a server for a gateway; a signal ends it, and responses that have begun may end."""
+    limits = gateway.config.limits
+    return _Server(
+        uvicorn.Config(
+            gateway,
+            http=http_protocol(limits),
+            loop="uvloop",
+            ws="websockets-sansio",
+            ws_max_size=limits.body_bytes,
+            lifespan="on",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            backlog=_BACKLOG,
+            limit_concurrency=limits.connections,
+            timeout_keep_alive=_IDLE_S,
+            timeout_graceful_shutdown=round(limits.drain_s),
+        ),
+        gateway,
+        load,
+        on_ready,
+    )
+
+
+def listening_socket(config: GatewayConfig, *, shares_port: bool = False) -> socket.socket:
+    """Return a bound socket; with `shares_port` the kernel spreads connections over several."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shares_port:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind((config.host.strip("[]"), config.port))
+    sock.setblocking(False)  # noqa: FBT003 - the standard library has no keyword here
+    return sock
+
+
+class Workers:
+    """Worker processes on one port; one that ends is started again."""
+
+    def __init__(self, count: int, run: Callable[[], None]) -> None:
+        self._count = count
+        self._run = run
+        self._started: dict[int, float] = {}
+        self._is_ending = False
+
+    def serve(self) -> int:
+        """Run until a signal ends it; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._forward)
+        for _ in range(self._count):
+            self._start()
+        early_ends = 0
+        while self._started:
+            try:
+                pid, _ = os.wait()
+            except ChildProcessError:
+                break
+            began = self._started.pop(pid, None)
+            if began is None or self._is_ending:
+                continue
+            early_ends = early_ends + 1 if time.monotonic() - began < _MIN_LIFE_S else 0
+            if early_ends >= _MAX_EARLY_ENDS:
+                log.error("the workers end at once; the gateway stops")
+                self._forward(signal.SIGTERM)
+                continue
+            self._start()
+        return 0 if self._is_ending and early_ends < _MAX_EARLY_ENDS else 1
+
+    def _start(self) -> None:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_DFL)
+                self._run()
+                code = 0
+            except BaseException:
+                log.exception("a worker failed")
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        self._started[pid] = time.monotonic()
+
+    def _forward(self, number: int, _: object = None) -> None:
+        if number != signal.SIGHUP:
+            self._is_ending = True
+        for pid in list(self._started):
+            try:
+                os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
+            except ProcessLookupError:
+                continue

@@ -1,0 +1,388 @@
+"""Requests for a provider of another protocol: decoded, fitted, encoded, and the response back."""
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from metis import adapters
+from metis.adapters.adapter import Adapter
+from metis.canonical.errors import InvalidRequestError
+from metis.canonical.message import Message
+from metis.gateway.client_call import ClientCall, RequestKeys
+from metis.gateway.config import Limits, Policy
+from metis.gateway.endpoints import STREAM_TYPES, Endpoint
+from metis.gateway.errors import JSON_TYPE, metis_headers
+from metis.gateway.exchange import Reader
+from metis.gateway.models import Target
+from metis.gateway.pass_through import KeepAlive, ModelEcho
+from metis.gateway.upstream import Upstream
+from metis.projection import Change, Loss
+from metis.streaming import MessageComplete, StreamError, StreamEvent, UsageUpdate
+from metis.streaming.events import provider_error as error_of_event
+from metis.streaming.limits import DEFAULT_LIMITS
+from metis.streaming.text_frames import SseParser
+from metis.transport.body import body_chunks
+from metis.transport.response import (
+    ConnectionWatch,
+    decode,
+    is_web_page,
+    page_error,
+    raise_error,
+    read_body,
+)
+from metis.transport.retry import call_failures, describe_break, provider_error
+from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
+from metis.wire.codec import StreamDecoder, StreamEncoder
+from metis.wire.json_access import maybe_list, maybe_object
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_FIRST_ERROR_STATUS = 400
+_UNPROCESSABLE = 422
+_MAX_LISTED_LOSSES = 5
+
+
+class Translation:
+    """One request on its way to a provider of another protocol."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what one translation needs
+        self,
+        call: ClientCall,
+        target: Target,
+        upstream: Upstream,
+        reader: Reader,
+        limits: Limits,
+        keys: RequestKeys | None,
+    ) -> None:
+        self._call = call
+        self._target = target
+        self._upstream = upstream
+        self._reader = reader
+        self._limits = limits
+        self._keys = keys
+        self._endpoint: Endpoint = call.endpoint
+        self._client: Adapter = adapters.get(call.endpoint.adapter)
+        self._adapter: Adapter = target.provider.adapter
+
+    def read(self) -> CanonicalRequest:
+        """Return the request in the canonical form."""
+        call, endpoint, exchange = self._call, self._endpoint, self._call.exchange
+        # Cursor sends the body of a Responses request to the path of Chat Completions.
+        client = adapters.get(request_adapter(endpoint, self._keys))
+        context = RequestContext(
+            session_id=exchange.session_id or exchange.id,
+            model=endpoint.model or None,
+            provider=client.name,
+            path=endpoint.path,
+        )
+        tenant = exchange.tenant
+        request = self._reader.read(
+            client, f"{tenant.team_id or ''}/{tenant.user_id or ''}", call.body, context
+        )
+        exchange.request = request
+        return request
+
+    def encode(self, request: CanonicalRequest, policy: Policy) -> WireRequest:
+        """Return the request for the provider; its losses are known before anything is sent.
+
+        Raises:
+            InvalidRequestError: the policy refuses the losses.
+        """
+        exchange = self._call.exchange
+        options = replace(
+            request.options, model=self._target.model, stream=exchange.is_stream or None
+        )
+        options = server_tools(request, options, self._client, self._adapter)
+        wire = self._adapter.to_wire(request.messages, request.tools, options)
+        exchange.losses = list(wire.losses)
+        refuse_losses(wire.losses, policy)
+        return wire
+
+    async def run(self, policy: Policy, keep_alive: KeepAlive) -> None:
+        """Send the request and answer the client."""
+        exchange = self._call.exchange
+        request = self.read()
+        wire = self.encode(request, policy)
+        context = RequestContext(
+            session_id=exchange.session_id or exchange.id,
+            model=f"{self._target.provider.name}:{self._target.model}",
+            provider=self._adapter.name,
+            tools=tuple([tool.name for tool in request.tools]),
+            output=request.options.output,
+            on_loss=exchange.losses.append,
+        )
+        response = await self._upstream.post(
+            self._target.provider,
+            exchange,
+            wire.path,
+            wire.headers,
+            wire.body,
+            method=wire.method,
+            adapter=self._adapter,
+        )
+        try:
+            if response.status >= _FIRST_ERROR_STATUS:
+                await raise_error(self._adapter, response, replace(context, status=response.status))
+            if exchange.is_stream:
+                await self._stream(response, context, keep_alive)
+            else:
+                await self._answer(response, context)
+        except BaseException:
+            response.close()
+            raise
+        finally:
+            keep_alive.stop()
+            response.release()
+
+    def _client_context(self) -> RequestContext:
+        exchange = self._call.exchange
+        # The name before the colon is the issuer of sealed parts, the rest is what clients read.
+        return RequestContext(
+            session_id=exchange.session_id or exchange.id,
+            model=f"{self._adapter.name}:{exchange.requested_model}",
+            provider=self._client.name,
+            path=self._endpoint.path,
+        )
+
+    async def _answer(self, response: "aiohttp.ClientResponse", context: RequestContext) -> None:
+        call, exchange = self._call, self._call.exchange
+        body = await read_body(response, self._limits.response_bytes)
+        latency = round((time.monotonic() - exchange.timings.begin) * 1000)
+        context = replace(context, status=response.status, latency_ms=latency)
+        message = decode(self._adapter, body, context, response)
+        exchange.response = message
+        served = self._client.encode_response(message, self._client_context())
+        exchange.losses += served.losses
+        echo = self._echo()
+        body = served.body if echo is None else echo.feed(served.body) + echo.finish()
+        await call.reply(200, [JSON_TYPE, *metis_headers(call)], body)
+
+    def _echo(self) -> ModelEcho | None:
+        # A response of the client's own provider is written as it came, with its model name.
+        if self._client.profile.protocol != self._adapter.profile.protocol:
+            return None
+        return ModelEcho(self._call.exchange.requested_model, self._endpoint.protocol)
+
+    async def _stream(
+        self,
+        response: "aiohttp.ClientResponse",
+        context: RequestContext,
+        keep_alive: KeepAlive,
+    ) -> None:
+        """Write the events of a response as they come, in the protocol of the client."""
+        call, exchange = self._call, self._call.exchange
+        decoder = self._adapter.stream_decoder(replace(context, status=response.status))
+        writer = StreamWriter(call, self._client, self._client_context(), self._keys, self._echo())
+        watch = ConnectionWatch(response)
+        failure: Exception | None = None
+        has_begun = False
+        try:
+            async for chunk in body_chunks(response, DEFAULT_LIMITS):
+                if not has_begun:
+                    has_begun = not chunk.isspace()
+                    if is_web_page(chunk):
+                        raise page_error(chunk, response.status, self._adapter.name)
+                await writer.write(decoder.feed(chunk), keep_alive)
+            watch.check()
+        except call_failures() as error:
+            if not call.is_started:
+                raise provider_error(error, self._adapter.name) from None
+            failure = error
+        finally:
+            exchange.response = _message_so_far(decoder)
+        events = decoder.finish()
+        if failure is not None:
+            events = [
+                describe_break(event, failure) if isinstance(event, StreamError) else event
+                for event in events
+            ]
+        keep_alive.stop()
+        await writer.finish(events)
+        exchange.response = _message_so_far(decoder)
+        exchange.losses += writer.losses
+
+
+def _message_so_far(decoder: StreamDecoder) -> Message | None:
+    try:
+        return decoder.message
+    except (AttributeError, ValueError):
+        return None
+
+
+class StreamWriter:
+    """Writes stream events to a client, in the form of its protocol and of the path it called."""
+
+    def __init__(
+        self,
+        call: ClientCall,
+        client: Adapter,
+        context: RequestContext,
+        keys: RequestKeys | None,
+        echo: ModelEcho | None = None,
+    ) -> None:
+        self._call = call
+        self._echo = echo
+        self._encoder: StreamEncoder = client.stream_encoder(context)
+        self._array = ArrayWriter() if is_array(call) else None
+        # Chat Completions states usage in a stream only if `stream_options` ask for it (T129).
+        self._hides_usage = client.profile.protocol == "openai_chat" and not includes_usage(keys)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What the client did not receive of the response."""
+        return self._encoder.losses
+
+    async def write(self, events: list[StreamEvent], keep_alive: KeepAlive | None = None) -> None:
+        """Write what has arrived; the response begins with its first bytes."""
+        encode = self._encoder.encode
+        if self._hides_usage:
+            events = _without_usage(events)
+        if not self._call.is_started:
+            # Before the first byte an error can still have its status.
+            for event in events:
+                if isinstance(event, StreamError):
+                    raise error_of_event(event, "")
+        data = b"".join([encode(event) for event in events])
+        if data:
+            await self._send(data, keep_alive)
+
+    async def finish(self, events: list[StreamEvent]) -> None:
+        """Write the end of the stream."""
+        await self.write(events)
+        data = self._encoder.finish()
+        if self._echo is not None:
+            data = self._echo.feed(data) + self._echo.finish()
+        if self._array is not None:
+            data = self._array.feed(data) + self._array.finish()
+        if not self._call.is_started:
+            await self._begin()
+        await self._call.write(data, more=False)
+
+    async def _send(self, data: bytes, keep_alive: KeepAlive | None) -> None:
+        if self._echo is not None:
+            data = self._echo.feed(data)
+        if self._array is not None:
+            data = self._array.feed(data)
+        if not self._call.is_started:
+            await self._begin()
+            if keep_alive is not None:
+                keep_alive.start()
+        elif keep_alive is not None:
+            keep_alive.note(data)
+        await self._call.write(data)
+
+    async def _begin(self) -> None:
+        kind = "array" if self._array is not None else self._call.endpoint.shape
+        content_type = STREAM_TYPES["sse" if kind == "array" and self._array is None else kind]
+        if self._call.endpoint.protocol == "gemini" and self._array is None:
+            content_type = STREAM_TYPES["sse"]
+        headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
+        await self._call.start(200, headers + metis_headers(self._call))
+
+
+def _without_usage(events: list[StreamEvent]) -> list[StreamEvent]:
+    shown: list[StreamEvent] = []
+    for event in events:
+        if isinstance(event, UsageUpdate):
+            continue
+        if isinstance(event, MessageComplete):
+            metadata = replace(event.message.metadata, usage=None)
+            shown.append(replace(event, message=replace(event.message, metadata=metadata)))
+        else:
+            shown.append(event)
+    return shown
+
+
+def is_array(call: ClientCall) -> bool:
+    """Whether a client of Gemini asks for a stream as a JSON array instead of events."""
+    return call.endpoint.shape == "array" and b"alt=sse" not in call.query
+
+
+class ArrayWriter:
+    """Turns server-sent events into the elements of a JSON array, as Gemini streams by default."""
+
+    def __init__(self) -> None:
+        self._parser = SseParser()
+        self._has_begun = False
+
+    def feed(self, lines: bytes) -> bytes:
+        """Return the elements that are complete."""
+        pieces: list[bytes] = []
+        for _, data in self._parser.feed(lines):
+            pieces += (b",\r\n" if self._has_begun else b"[", bytes(data))
+            self._has_begun = True
+        return b"".join(pieces)
+
+    def finish(self) -> bytes:
+        """Return the end of the array."""
+        return b"\n]" if self._has_begun else b"[]"
+
+
+def includes_usage(keys: RequestKeys | None) -> bool:
+    """Whether a request of Chat Completions asks for the usage of a stream."""
+    options = None if keys is None else keys.stream_options
+    return isinstance(options, msgspec.Raw) and b"include_usage" in bytes(options)
+
+
+def request_adapter(endpoint: Endpoint, keys: RequestKeys | None) -> str:
+    """Return the adapter that reads a request: a Chat path may get a Responses body."""
+    is_chat = endpoint.protocol == "openai_chat"
+    if not is_chat or keys is None or keys.messages is not msgspec.UNSET:
+        return endpoint.adapter
+    return endpoint.adapter if keys.input is msgspec.UNSET else "openai-responses"
+
+
+def server_tools(
+    request: CanonicalRequest, options: AdapterOptions, client: Adapter, target: Adapter
+) -> AdapterOptions:
+    """Return the options with the provider's own web search for a client's, where both have one.
+
+    Raises:
+        InvalidRequestError: the request has no other tools than ones that only the client's
+            provider runs; the answer could only be empty.
+    """
+    if client.profile.protocol == target.profile.protocol:
+        return options
+    kinds = native_tool_kinds(options.native.get(client.profile.protocol, {}))
+    if not kinds:
+        return options
+    if any("search" in kind.lower() for kind in kinds) and target.profile.search is not None:
+        return replace(options, search=True)
+    if request.tools:
+        return options  # the adapter reports each as a loss
+    text = f"{target.name} cannot run the tool {kinds[0]!r} of {client.name}, and there is no other"
+    raise InvalidRequestError(text, status=400)
+
+
+_SERVER_TOOL_MARKS = ("search", "code_", "computer", "mcp", "fetch", "image_generation", "maps")
+
+
+def native_tool_kinds(native: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of tools in native options that a provider runs itself."""
+    tools = map(maybe_object, maybe_list(native.get("tools")))
+    kinds = [str(tool.get("type") or next(iter(tool), "")) for tool in tools]
+    return [kind for kind in kinds if any(mark in kind.lower() for mark in _SERVER_TOOL_MARKS)]
+
+
+def refuse_losses(losses: list[Loss], policy: Policy) -> None:
+    """Raise an error if a policy refuses losses.
+
+    `refuse critical` refuses a request of which a part of a message or a tool would be dropped;
+    `refuse any` refuses every change.
+    """
+    if policy == "warn" or not losses:
+        return
+    refused = losses if policy == "refuse any" else [loss for loss in losses if is_critical(loss)]
+    if refused:
+        listed = "; ".join(f"{loss.path}: {loss.reason}" for loss in refused[:_MAX_LISTED_LOSSES])
+        text = f"{len(refused)} parts would not reach {refused[0].adapter} ({policy}): {listed}"
+        raise InvalidRequestError(text, status=_UNPROCESSABLE)
+
+
+def is_critical(loss: Loss) -> bool:
+    """Whether a loss drops a part of a message or a tool, not only an option."""
+    return loss.change is Change.DROPPED and loss.block_type != "option"
