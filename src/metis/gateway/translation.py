@@ -24,9 +24,9 @@ from metis.streaming import MessageComplete, StreamError, StreamEvent, UsageUpda
 from metis.streaming.events import provider_error as error_of_event
 from metis.streaming.limits import DEFAULT_LIMITS
 from metis.streaming.text_frames import SseParser
-from metis.transport.body import body_chunks
 from metis.transport.response import (
     ConnectionWatch,
+    body_chunks,
     decode,
     is_web_page,
     page_error,
@@ -78,6 +78,9 @@ class Translation:
             model=endpoint.model or None,
             provider=client.name,
             path=endpoint.path,
+            # Clients send the whole history with every request, and equal requests must give
+            # equal bytes, or the provider's cache is lost.
+            is_stateless=True,
         )
         tenant = exchange.tenant
         request = self._reader.read(
