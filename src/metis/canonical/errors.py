@@ -328,7 +328,7 @@ _NUMBER = re.compile(r"(?<![\w.])\d[\d,_]{1,12}(?![\w.]\d)")
 _AFTER_GREATER = re.compile(r"> *(\d[\d,_]{1,12})")
 _LIMIT = re.compile(
     r"(?:(?:max(?:imum)?|available|model.?s?) (?:model )?(?:context|prompt|input|number of tokens)"
-    r"|context (?:size|length|window|limit)|token limit)(?! by\b)\D{0,40}?(\d[\d,_]{1,12})"
+    r"|context (?:size|length|window|limit)|token limit)(?:(?! by )\D){0,40}?(\d[\d,_]{1,12})"
     r"|(\d[\d,_]{1,12})(?: tokens?)? max",
     re.IGNORECASE,
 )
