@@ -1,6 +1,7 @@
 """Write jobs that add to a session: append messages, finish partial messages, record entries."""
 
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from zlib import crc32
 
 from msgspec import Struct
@@ -105,9 +106,17 @@ def _prepare(message: Message, parts: EncodedParts) -> PreparedMessage:
 class AppendJob(WriteJob):
     """Append messages together, all or none."""
 
-    def __init__(self, prepared: Sequence[PreparedMessage], *, renew_ids: bool = False) -> None:
+    def __init__(
+        self,
+        prepared: Sequence[PreparedMessage],
+        *,
+        renew_ids: bool = False,
+        stored_parents: AbstractSet[str] = frozenset(),
+    ) -> None:
+        """Make a job; `stored_parents` are ids of messages that are known to be stored."""
         self._prepared = prepared
         self._renew_ids = renew_ids
+        self._stored_parents = stored_parents
         if len(prepared) == 1:
             self.session_ids = (prepared[0].message.session_id,)
             self.size = prepared[0].size
@@ -131,7 +140,7 @@ class AppendJob(WriteJob):
             message = prepared.message
         metadata = message.metadata
         if metadata.parents:
-            add_parents(prepared, tables)
+            add_parents(prepared, tables, self._stored_parents)
         if head.bookmarks:
             _move_bookmarks(message, head, tables)
         tables.messages.append(prepared.row)
@@ -188,15 +197,20 @@ def _assign_number(prepared: PreparedMessage, head: SessionHead, tables: Tables)
     return seq
 
 
-def add_parents(prepared: PreparedMessage, tables: Tables) -> None:
+def add_parents(
+    prepared: PreparedMessage, tables: Tables, stored: AbstractSet[str] = frozenset()
+) -> None:
     """Write the parents of a message; they must exist already, so that no cycle can form."""
     message_id, session_id = prepared.message.id, prepared.message.session_id
     parents = prepared.message.metadata.parents
-    # Parents may be in this very batch: their rows are buffered, and a query would not see them.
-    unwritten = {values[0] for values in tables.messages if values[1] == session_id}
+    if not stored.issuperset(parents):
+        # Parents may be in this very batch: their rows are buffered, and a query does not see them.
+        stored = stored.union(
+            values[0] for values in tables.messages if values[1] == session_id
+        )
     sql = "SELECT 1 FROM messages WHERE id = ? AND session_id = ? AND id <> ?"
     for position, parent in enumerate(parents):
-        if parent not in unwritten and not tables.run(sql, (parent, session_id, message_id)):
+        if parent not in stored and not tables.run(sql, (parent, session_id, message_id)):
             path = f"$.metadata.parents[{position}]"
             raise _invalid(prepared, path, "G-026", f"no earlier message has the id {parent!r}")
     tables.parents += [

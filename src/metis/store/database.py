@@ -42,6 +42,8 @@ class Transaction(Protocol):
 
 
 SESSION_TABLES = (
+    "exchanges",
+    "history_ends",
     "digests",
     "journal",
     "message_parents",

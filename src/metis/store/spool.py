@@ -16,15 +16,28 @@ from urllib.parse import urlsplit
 
 from metis.canonical.errors import DecodeError, MetisError
 from metis.canonical.ids import new_ulid
+from metis.canonical.message import SCHEMA_VERSION
 from metis.store.append import AppendJob, PreparedMessage, RecordJob, prepare_message
 from metis.store.database import Transaction
-from metis.store.entries import AnyEntry, MessageEntry, decode_entry, encode_entry
+from metis.store.entries import (
+    AnyEntry,
+    MessageEntry,
+    SidecarEntry,
+    decode_entry,
+    encode_entry,
+)
 from metis.store.private_files import PRIVATE_FILE, make_private_directory
+from metis.store.records import SessionRecord, session_row
 from metis.store.tables import Tables
+from metis.store.transfer import INSERT_SESSION
 from metis.store.writer import WriteJob
 
 log = logging.getLogger("metis.store")
 
+SESSION_KIND = "gateway.session"
+"""The kind of the first entry of a session that the gateway began; see `RestoreJob`."""
+EXCHANGE_KIND = "gateway.exchange"
+"""The kind of the spooled entry that becomes a row of `exchanges`."""
 _REFUSED = ".refused"
 _MESSAGE = (
     "SELECT 1 FROM messages WHERE session_id = ? AND created_at = ? AND role = ? "
@@ -107,6 +120,8 @@ class RestoreJob(WriteJob):
         count = 0
         for entry, prepared in self._jobs:
             if prepared is None:
+                if isinstance(entry, SidecarEntry) and not self._is_journaled(entry, tables):
+                    continue
                 # `head` locks the session, so that no other process stores the entry meanwhile.
                 tables.head(entry.session_id)
                 if tables.run(_ENTRY, (entry.session_id, f'%"id":"{entry.id}"%')):
@@ -121,6 +136,23 @@ class RestoreJob(WriteJob):
                 AppendJob([prepared], renew_ids=True).write(tables)
             count += 1
         return count
+
+    def _is_journaled(self, entry: SidecarEntry, tables: Tables) -> bool:
+        """Return whether an entry belongs to a journal; create what others stand for."""
+        if entry.kind == EXCHANGE_KIND:
+            values = (entry.id, entry.session_id, entry.data["tenant"], entry.data["record"])
+            tables.exchanges.append(values)
+            return False
+        if entry.kind == SESSION_KIND:
+            record = SessionRecord(
+                id=entry.session_id,
+                workspace_path=str(entry.data.get("workspace_path", "")),
+                schema_version=SCHEMA_VERSION,
+                created_at=entry.created_at,
+                updated_at=entry.created_at,
+            )
+            tables.change(f"{INSERT_SESSION} ON CONFLICT DO NOTHING", session_row(record))
+        return True
 
     def explain(self, transaction: Transaction) -> MetisError | None:
         """Return which message conflicts with stored rows, and how."""

@@ -76,6 +76,8 @@ _TABLES = (
     "price_versions",
     "events",
     "writers",
+    "exchanges",
+    "history_ends",
 )
 _COPY_BATCH = 1000
 

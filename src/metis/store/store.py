@@ -36,6 +36,14 @@ from metis.store import maintenance, queries, transfer
 from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
 from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry, entry_of
+from metis.store.exchanges import (
+    ExchangeJob,
+    ExchangeRow,
+    ExchangesJob,
+    HistoryEnd,
+    read_exchange,
+    read_history_ends,
+)
 from metis.store.private_files import home_directory
 from metis.store.queries import Overview
 from metis.store.records import (
@@ -534,6 +542,26 @@ class Store:
         rows = await self._read(lambda t: t.run(sql, (session_id, after)))
         names = EventRecord.__struct_fields__
         return [EventRecord(**dict(zip(names, row, strict=True))) for row in rows]
+
+    # Exchanges of the gateway
+
+    async def add_exchanges(self, jobs: Sequence[ExchangeJob]) -> None:
+        """Store exchanges with the messages that they added to their sessions, all or none.
+
+        Raises:
+            InvalidMessageError: a message breaks rules, or conflicts with its session.
+        """
+        await self._write(ExchangesJob(jobs))
+        for job in jobs:
+            job.settle()
+
+    async def exchange(self, exchange_id: str) -> ExchangeRow | None:
+        """Return the row of an exchange; None if there is none."""
+        return await self._read(lambda t: read_exchange(t, exchange_id))
+
+    async def history_ends(self, scope: str, digests: Sequence[str]) -> dict[str, HistoryEnd]:
+        """Return where histories with these digests end, by digest; see `exchanges`."""
+        return await self._read(lambda t: read_history_ends(t, scope, digests))
 
     # Threads
 

@@ -45,6 +45,17 @@ _BOOKMARKS = (
     "INSERT INTO bookmarks (session_id, name, message_id) VALUES (?, ?, ?) "
     "ON CONFLICT (session_id, name) DO UPDATE SET message_id = excluded.message_id"
 )
+_EXCHANGES = (
+    "INSERT INTO exchanges (id, session_id, tenant, record_json) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING"
+)
+# The newest of two equal histories is the one that a client continues.
+_HISTORY_ENDS = (
+    "INSERT INTO history_ends (scope, digest, session_id, message_id, call_ids) "
+    "VALUES (?, ?, ?, ?, ?) ON CONFLICT (scope, digest) DO UPDATE SET "
+    "session_id = excluded.session_id, message_id = excluded.message_id, "
+    "call_ids = excluded.call_ids"
+)
 _TOUCH = "UPDATE sessions SET updated_at = ? WHERE id = ? AND updated_at < ?"
 _HEADS = f"""
 SELECT s.id, s.updated_at, j.seq,
@@ -101,6 +112,8 @@ class Tables:
         self.ids: list[Sequence[Any]] = []
         self.parents: list[Sequence[Any]] = []
         self.bookmarks: list[Sequence[Any]] = []
+        self.exchanges: list[Sequence[Any]] = []
+        self.history_ends: list[Sequence[Any]] = []
         self.digests: list[tuple[str, str, int]] = []
         """Session, message id or entry key, and digest of what this transaction writes."""
         # What earlier transactions wrote, by session, until a row with it is committed.
@@ -115,6 +128,8 @@ class Tables:
             (_IDS, self.ids),
             (_PARENTS, self.parents),
             (_BOOKMARKS, self.bookmarks),
+            (_EXCHANGES, self.exchanges),
+            (_HISTORY_ENDS, self.history_ends),
         )
 
     def begin(self, transaction: Transaction, jobs: Sequence[WritesSessions]) -> None:

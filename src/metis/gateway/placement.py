@@ -1,0 +1,359 @@
+"""Where an exchange is stored: the session it belongs to, and the messages of it that are new."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from metis.canonical.ids import new_session_id, new_ulid
+from metis.canonical.message import Message
+from metis.canonical.metadata import Usage
+from metis.gateway.exchange import Exchange
+from metis.gateway.joining import (
+    MAIN,
+    RETRY_WINDOW_S,
+    ClientSession,
+    Join,
+    Joiner,
+    Thread,
+    client_session,
+    derived_session_id,
+    has_response,
+    leading_system,
+    looks_like_side_call,
+    scope_of,
+    tenant_key,
+)
+from metis.gateway.stored_exchange import (
+    Priced,
+    StoredMessages,
+    answered_calls,
+    last_run_start,
+    new_session,
+    note,
+    run_of_calls,
+    started_at,
+    system_texts,
+)
+from metis.session.conversation import USAGE_KIND
+from metis.session.delegate import PARENT_KIND
+from metis.store.append import PreparedMessage
+from metis.store.entries import AnyEntry, ErrorEntry, RewindEntry
+from metis.store.exchanges import ExchangeJob, ExchangeRow, HistoryEnd
+from metis.store.records import SessionRecord
+from metis.store.spool import SESSION_KIND
+from metis.wire.call import CanonicalRequest
+
+SIDE_KIND = "gateway.side_call"
+"""The kind of the sidecar entry for a side call without usage."""
+SYSTEM_KIND = "gateway.system"
+"""The kind of the sidecar entry with a system prompt that changed within a conversation."""
+_MAX_NOTE_BYTES = 256 * 1024
+_MAX_SESSIONS = 20_000
+_MAX_NAME = 200
+_MAX_ATTEMPT = 2
+_FIRST_ERROR = 400
+
+
+def resolve(
+    exchange: Exchange, request: CanonicalRequest, joiner: Joiner, *, now_s: float, is_final: bool
+) -> bool:
+    """Set the session of an exchange; False if the store must be searched first.
+
+    With `is_final` what is not in memory counts as new.
+    """
+    client = client_session(exchange.headers, request)
+    messages = request.messages
+    join = Join(scope_of(exchange, client), "", joiner.chain(messages))
+    length, end = joiner.longest(join)
+    if client is None:
+        if not is_final and not has_response(messages[:length]) and has_response(messages):
+            return False
+        _resolve_by_prefix(exchange, request, join, (length, end), now_s)
+    else:
+        is_known = joiner.thread(join.scope) is not None or client.agent is not None
+        is_whole = not has_response(messages[length:])
+        if not is_final and not (is_known and is_whole):
+            return False
+        _resolve_by_header(exchange, request, join, joiner, client)
+    exchange.session_id = join.session_id
+    exchange.facts = {**exchange.facts, "join": join}
+    return True
+
+
+def _resolve_by_prefix(
+    exchange: Exchange,
+    request: CanonicalRequest,
+    join: Join,
+    prefix: tuple[int, HistoryEnd | None],
+    now_s: float,
+) -> None:
+    length, end = prefix
+    messages = request.messages
+    if end is not None:
+        is_retry = length == len(messages) and now_s - end.used_s < RETRY_WINDOW_S
+        if is_retry or has_response(messages[:length]):
+            join.session_id = end.session_id
+            return
+    if looks_like_side_call(request):
+        join.kind = "side"
+        join.session_id = derived_session_id("side", tenant_key(exchange.tenant))
+        return
+    join.session_id = new_session_id()
+
+
+def _resolve_by_header(
+    exchange: Exchange,
+    request: CanonicalRequest,
+    join: Join,
+    joiner: Joiner,
+    client: ClientSession,
+) -> None:
+    tenant = tenant_key(exchange.tenant)
+    main_id = derived_session_id("session", tenant, client.key)
+    thread = joiner.thread(join.scope)
+    length, end = joiner.longest(join)
+    if end is not None and length:
+        join.session_id = end.session_id
+        return
+    system = join.chain.system
+    if client.agent is not None or client.parent_key is not None:
+        join.kind = "agent"
+        if client.agent is not None:
+            join.session_id = derived_session_id("agent", join.scope)
+            join.parent_session_id = main_id
+        else:
+            join.session_id = main_id
+            join.parent_session_id = derived_session_id("session", tenant, client.parent_key or "")
+        return
+    is_side = looks_like_side_call(request)
+    if thread is None:
+        join.kind = "side" if is_side else MAIN
+        join.session_id = main_id
+        if not is_side:
+            joiner.set_thread(join.scope, Thread(main_id, system, bool(request.tools)))
+    elif is_side or (thread.has_tools and not request.tools):
+        join.kind, join.session_id = "side", main_id
+    elif thread.has_tools and system != thread.system:
+        first = next(filter(None, join.chain.digests), "")
+        join.kind = "agent"
+        join.session_id = derived_session_id("agent", join.scope, first)
+        join.parent_session_id = main_id
+    else:
+        join.session_id = main_id
+
+
+class PlannedExchange(Struct):
+    """An exchange that is ready to be stored."""
+
+    exchange: Exchange
+    priced: Priced
+    record: bytes
+    job: ExchangeJob
+    scope: str = ""
+    ends: Sequence[tuple[str, int, HistoryEnd]] = ()
+    attempt: int = 0
+    is_spooled: bool = False
+
+
+class Planner:
+    """Makes the write job of an exchange, and notes where its history ends."""
+
+    def __init__(self, joiner: Joiner) -> None:
+        self._joiner = joiner
+        self._sessions: dict[str, None] = {}
+
+    def remember_session(self, session_id: str) -> None:
+        """Note that a session exists in the store."""
+        self._sessions[session_id] = None
+        while len(self._sessions) > _MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+
+    def forget(self, planned: PlannedExchange) -> None:
+        """Take back what was noted about an exchange that could not be stored."""
+        self._sessions.pop(planned.exchange.session_id, None)
+        self._joiner.forget(planned.scope, [digest for digest, _, _ in planned.ends])
+
+    def plan(
+        self,
+        exchange: Exchange,
+        priced: Priced,
+        record: bytes,
+        *,
+        is_brief: bool = False,
+        attempt: int = 0,
+    ) -> PlannedExchange:
+        """Return the job of an exchange; with `is_brief` it stores the record and no messages.
+
+        Each attempt assumes less of what is stored: the second that calls have results already,
+        the third nothing, so that it stores the whole history again as a thread of its own.
+        """
+        tenant = tenant_key(exchange.tenant)
+        row = ExchangeRow(exchange.id, exchange.session_id, tenant, record.decode())
+        join: Join | None = exchange.facts.get("join")
+        request = exchange.request
+        planned = PlannedExchange(exchange, priced, record, ExchangeJob(row), attempt=attempt)
+        if is_brief or request is None or join is None or exchange.kind != "chat":
+            return planned
+        if join.kind == "side":
+            planned.job = self._side_call(exchange, request, priced, row)
+        else:
+            self._plan_thread(planned, row, request, join)
+        return planned
+
+    def _plan_thread(
+        self, planned: PlannedExchange, row: ExchangeRow, request: CanonicalRequest, join: Join
+    ) -> None:
+        exchange, response = planned.exchange, planned.priced.message
+        session, items = self._new_session(exchange, request)
+        start, end = self._parent(join, request.messages, planned.attempt)
+        system = self._system_key(join)
+        if end is None:
+            end, start = self._system_end(join, request.messages, planned.attempt)
+            if end is None and session is None:
+                # A message without parents follows the newest one; this thread has a new start.
+                items.append(_entry(exchange, RewindEntry, to_id=None, reason="gateway"))
+        elif system and self._joiner.end(join.scope, system) is None:
+            items.append(note(exchange, SYSTEM_KIND, {"system": system_texts(request.messages)}))
+        stored = StoredMessages(exchange, _call_map(request.messages[:start], end), end)
+        ends: list[tuple[str, int, HistoryEnd]] = []
+        lead = len(leading_system(request.messages))
+        for position, message in enumerate(request.messages[start:], start):
+            items.append(stored.add(message))
+            if position + 1 == lead and system:
+                ends.append((system, stored.count - 1, stored.end()))
+        if system and not ends and self._joiner.end(join.scope, system) is None:
+            ends.append((system, -1, HistoryEnd(exchange.session_id, "", is_stored=True)))
+        request_digest = join.chain.digests[-1] if join.chain.digests else ""
+        if request_digest:
+            if stored.count:
+                ends.append((request_digest, stored.count - 1, stored.end()))
+            elif end is not None:
+                self._joiner.add(join.scope, request_digest, end)
+        if response is not None and response.content:
+            items.append(stored.add_response(response))
+            digest = join.chain.extended([response]).digests[-1]
+            ends.append((digest, stored.count - 1, stored.end()))
+        elif planned.priced.usage is not None:
+            items.append(note(exchange, USAGE_KIND, _usage_data(exchange, planned.priced.usage)))
+        if exchange.error is not None or exchange.status >= _FIRST_ERROR:
+            items.append(_error_entry(exchange))
+        thread = self._joiner.thread(join.scope)
+        if session is not None and thread is not None and thread.session_id == session.id:
+            main = HistoryEnd(session.id, "", (thread.encoded(),), is_stored=True)
+            ends.append((MAIN, -1, main))
+        if end is not None and answered_calls(request.messages[start:]):
+            end.are_calls_answered = True
+        for digest, _, one in ends:
+            if digest != MAIN:
+                self._joiner.add(join.scope, digest, one)
+        planned.scope, planned.ends = join.scope, ends
+        planned.job = ExchangeJob(
+            row, items, session=session, parent=end, scope=join.scope, ends=ends
+        )
+
+    def _parent(
+        self, join: Join, messages: Sequence[Message], attempt: int
+    ) -> tuple[int, HistoryEnd | None]:
+        """Return the longest stored prefix that the other messages can follow, and its end."""
+        if attempt > 1:
+            return 0, None
+        length, end = self._joiner.longest(join)
+        if end is None or not (attempt or end.are_calls_answered):
+            return length, end
+        # A call has one result (M-140). A history with another result is a branch that begins
+        # before the call, which is stored again with an id of its own.
+        if answered_calls(messages[length:]) & set(run_of_calls(messages[:length])):
+            return self._joiner.longest(join, last_run_start(messages[:length]))
+        return length, end
+
+    def _system_key(self, join: Join) -> str:
+        return f"system:{join.session_id}:{join.chain.system}" if join.chain.system else ""
+
+    def _system_end(
+        self, join: Join, messages: Sequence[Message], attempt: int
+    ) -> tuple[HistoryEnd | None, int]:
+        """Return the end of the stored system prompt, if a thread began with the same."""
+        system = self._system_key(join)
+        end = self._joiner.end(join.scope, system) if system and attempt < _MAX_ATTEMPT else None
+        if end is None or not end.message_id:
+            return None, 0
+        return end, len(leading_system(messages))
+
+    def _new_session(
+        self, exchange: Exchange, request: CanonicalRequest
+    ) -> tuple[SessionRecord | None, list[PreparedMessage | AnyEntry]]:
+        """Return the session to create, if it is new, and its first entries."""
+        if exchange.session_id in self._sessions:
+            return None, []
+        join: Join = exchange.facts["join"]
+        session = new_session(exchange, request)
+        self.remember_session(exchange.session_id)
+        data = {
+            "client": exchange.headers.get("user-agent", "")[:_MAX_NAME],
+            "kind": join.kind,
+            "workspace_path": session.workspace_path,
+        }
+        items: list[PreparedMessage | AnyEntry] = [note(exchange, SESSION_KIND, data)]
+        if join.parent_session_id is not None:
+            items.append(note(exchange, PARENT_KIND, {"session_id": join.parent_session_id}))
+        return session, items
+
+    def _side_call(
+        self, exchange: Exchange, request: CanonicalRequest, priced: Priced, row: ExchangeRow
+    ) -> ExchangeJob:
+        """Return the job of a side call: one journal entry, which no thread and no model sees."""
+        session, items = self._new_session(exchange, request)
+        messages = [*request.messages, *([priced.message] if priced.message else [])]
+        side_call: dict[str, Any] = {
+            "messages": [
+                {"role": message.role.value, "content": msgspec.to_builtins(message.content)}
+                for message in messages
+            ],
+        }
+        if len(msgspec.json.encode(side_call)) > _MAX_NOTE_BYTES:
+            side_call = {"message_count": len(messages)}
+        data = {"exchange": exchange.id, "side_call": side_call}
+        kind = SIDE_KIND
+        if priced.usage is not None:
+            kind, data = USAGE_KIND, {**data, **_usage_data(exchange, priced.usage)}
+        items.append(note(exchange, kind, data))
+        if exchange.status >= _FIRST_ERROR:
+            items.append(_error_entry(exchange))
+        return ExchangeJob(row, items, session=session)
+
+
+def _call_map(messages: Sequence[Message], end: HistoryEnd | None) -> dict[str, str]:
+    """Return the stored ids of the calls of the last response, by the ids in the request."""
+    if end is None or not end.call_ids:
+        return {}
+    return dict(zip(reversed(run_of_calls(messages)), reversed(end.call_ids), strict=False))
+
+
+def _usage_data(exchange: Exchange, usage: Usage) -> dict[str, Any]:
+    return {
+        "model": f"{exchange.provider}:{exchange.model}",
+        "usage": msgspec.to_builtins(usage),
+        "exchange": exchange.id,
+    }
+
+
+def _error_entry(exchange: Exchange) -> AnyEntry:
+    return _entry(
+        exchange,
+        ErrorEntry,
+        text=exchange.error or f"HTTP {exchange.status}",
+        status=exchange.status or None,
+        provider=exchange.provider or None,
+        data={"exchange": exchange.id},
+    )
+
+
+def _entry(exchange: Exchange, entry_type: Callable[..., AnyEntry], **fields: Any) -> AnyEntry:
+    return entry_type(
+        id=new_ulid(),
+        session_id=exchange.session_id,
+        created_at=started_at(exchange),
+        **fields,
+    )

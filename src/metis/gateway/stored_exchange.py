@@ -1,0 +1,405 @@
+"""What an exchange leaves in the store: the messages that are new, its record, and its journal.
+
+Everything here is pure: from an exchange and the place of its conversation to a write job.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.errors import InvalidMessageError, MetisError
+from metis.canonical.ids import new_tool_use_id, new_ulid, ulid_to_int
+from metis.canonical.message import SCHEMA_VERSION, Message, Role
+from metis.canonical.metadata import (
+    MessageStatus,
+    RoutingDecisionRecord,
+    RoutingMode,
+    StopReason,
+    Usage,
+)
+from metis.gateway.exchange import Exchange
+from metis.gateway.joining import leading_system
+from metis.session.models import Models, ResolvedModel
+from metis.session.response import estimated_usage
+from metis.store.append import PreparedMessage, prepare_message
+from metis.store.entries import SidecarEntry
+from metis.store.exchanges import HistoryEnd
+from metis.store.records import SessionRecord
+from metis.streaming import MessageComplete
+from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.original_form import with_tool_ids
+
+EXTERNAL_KEY = "metis-gateway"
+"""Where a stored response names its exchange, in `metadata.external`."""
+INVALID_KIND = "gateway.invalid_message"
+"""The kind of the sidecar entry with a message that breaks rules of the store."""
+CLIENT_GONE = 499
+"""The status of an exchange whose client left before the end."""
+_FIRST_ERROR = 400
+_TIME_BITS = 80
+_MICROSECOND = timedelta(microseconds=1)
+_MAX_SEARCHED = 200_000
+_WORKING_DIRECTORY = re.compile(
+    r"(?:[Ww]orking directory:|<cwd>|working in the directory:)\s*((?:/|[A-Za-z]:\\)[^\n<`]{0,500})"
+)
+_write_json = msgspec.json.Encoder(order="sorted").encode
+
+
+def started_at(exchange: Exchange) -> datetime:
+    """Return when an exchange began; its id holds the time."""
+    milliseconds = ulid_to_int(exchange.id) >> _TIME_BITS
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def elapsed_ms(exchange: Exchange) -> int:
+    """Return the milliseconds from the request to the end of the response."""
+    timings = exchange.timings
+    return max(0, round((timings.end - timings.begin) * 1000)) if timings.end else 0
+
+
+# The response
+
+
+class Priced(Struct, frozen=True):
+    """The response of an exchange as it is stored, and what it cost."""
+
+    message: Message | None
+    """None if nothing came, or only usage."""
+    usage: Usage | None
+
+
+def resolved_model(exchange: Exchange, models: Models) -> ResolvedModel | None:
+    """Return the model that answered; None if its provider is unknown."""
+    if not exchange.provider or not exchange.model:
+        return None
+    try:
+        return models.get(f"{exchange.provider}:{exchange.model}")
+    except MetisError:
+        return None
+
+
+def decoded_response(exchange: Exchange, model: ResolvedModel) -> Message | None:
+    """Return the response of an exchange; of a cut stream, what came.
+
+    Raises:
+        MetisError: the bytes are no response of the provider's protocol.
+    """
+    if exchange.response is not None:
+        return exchange.response
+    if exchange.status >= _FIRST_ERROR and exchange.status != CLIENT_GONE:
+        return None
+    if not exchange.response_parts:
+        return None
+    context = RequestContext(
+        session_id=exchange.session_id,
+        model=model.id,
+        provider=model.provider,
+        created_at=started_at(exchange),
+        latency_ms=elapsed_ms(exchange),
+    )
+    if not exchange.is_stream:
+        if exchange.is_truncated or exchange.status == CLIENT_GONE:
+            return None
+        return model.adapter.from_wire_response(b"".join(exchange.response_parts), context)
+    decoder = model.adapter.stream_decoder(context)
+    events = decoder.feed(b"".join(exchange.response_parts))
+    events += decoder.finish()
+    if events and isinstance(events[-1], MessageComplete):
+        return events[-1].message
+    return replace(
+        decoder.message,
+        metadata=replace(decoder.message.metadata, status=MessageStatus.ERROR),
+    )
+
+
+def priced_response(exchange: Exchange, models: Models, model: ResolvedModel) -> Priced:
+    """Return the response with model, routing, status, usage and cost, as sessions store it."""
+    message = decoded_response(exchange, model)
+    if message is None:
+        return Priced(None, exchange.usage)
+    metadata = message.metadata
+    status = metadata.status
+    if status is MessageStatus.PARTIAL:
+        status = MessageStatus.ERROR
+    if exchange.status == CLIENT_GONE:
+        status = MessageStatus.CANCELLED
+    elif exchange.error is not None:
+        status = MessageStatus.ERROR
+    is_complete = status is MessageStatus.COMPLETE
+    usage = exchange.usage or metadata.usage
+    # An interrupted stream does not reach the event with the usage, yet its tokens are billed.
+    if usage is None or (not is_complete and exchange.usage is None):
+        request = exchange.request
+        count = model.estimate_tokens(request.messages, request.tools) if request else 0
+        usage = estimated_usage(message, model, count, reported=usage)
+    if exchange.cost_usd is None:
+        usage = replace(usage, latency_ms=elapsed_ms(exchange))
+        usage = models.price(usage, model, started_at(exchange))
+    stop_reason = metadata.stop_reason if is_complete else StopReason(status.value)
+    tenant = exchange.tenant
+    metadata = replace(
+        metadata,
+        external={EXTERNAL_KEY: exchange.id},
+        model=model.id,
+        origin=None,
+        provider=model.provider,
+        routing=_routing(exchange, model),
+        status=status,
+        stop_reason=stop_reason,
+        team_id=principal(tenant.team_id),
+        usage=usage,
+        user_id=principal(tenant.user_id),
+    )
+    content = tuple(
+        [block for block in message.content if type(block) is not TextBlock or block.text]
+    )
+    return Priced(replace(message, content=content, metadata=metadata), usage)
+
+
+def _routing(exchange: Exchange, model: ResolvedModel) -> RoutingDecisionRecord:
+    others = [f"{attempt.provider}:{attempt.model}" for attempt in exchange.attempts]
+    return RoutingDecisionRecord(
+        chosen_model=model.id,
+        mode=RoutingMode.OVERRIDE,
+        reason=f"the client of the gateway named {exchange.requested_model or model.id!r}",
+        alternatives_considered=tuple(other for other in others if other != model.id),
+    )
+
+
+def principal(name: str | None) -> str | None:
+    """Return the stable id that stands for a user or team in stored messages.
+
+    The name of a key is that id, unless it is an e-mail address: no address is stored (M-074).
+    """
+    if name is None or "@" not in name:
+        return name or None
+    return f"id_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+# The record
+
+
+def exchange_record(exchange: Exchange, usage: Usage | None) -> bytes:
+    """Return the JSON of an exchange, as `GET /metis/requests/{id}` shows it."""
+    cost: Decimal | None = exchange.cost_usd
+    if cost is None and usage is not None:
+        cost = usage.cost_usd
+    timings = exchange.timings
+    return _write_json(
+        {
+            "id": exchange.id,
+            "session": exchange.session_id,
+            "client_protocol": exchange.client_protocol,
+            "asked_model": exchange.requested_model,
+            "provider": exchange.provider,
+            "model": exchange.model,
+            "mode": exchange.mode,
+            "status": exchange.status,
+            "losses": exchange.losses,
+            "usage": usage,
+            "cost_usd": cost,
+            "attempts": exchange.attempts,
+            "timings": {
+                "total_ms": _since(timings.begin, timings.end),
+                "sent_ms": _since(timings.begin, timings.sent),
+                "first_byte_ms": _since(timings.begin, timings.first_byte),
+            },
+        }
+    )
+
+
+def _since(begin: float, moment: float) -> float | None:
+    return round((moment - begin) * 1000, 3) if moment else None
+
+
+# The session
+
+
+def new_session(exchange: Exchange, request: CanonicalRequest | None) -> SessionRecord:
+    """Return the session that an exchange begins."""
+    at = started_at(exchange)
+    return SessionRecord(
+        id=exchange.session_id,
+        workspace_path="" if request is None else working_directory(request.messages),
+        schema_version=SCHEMA_VERSION,
+        created_at=at,
+        updated_at=at,
+    )
+
+
+def working_directory(messages: Sequence[Message]) -> str:
+    """Return the directory that a coding agent names in its first prompts; else an empty text."""
+    searched = 0
+    for message in messages:
+        if message.role is Role.ASSISTANT or searched > _MAX_SEARCHED:
+            break
+        for block in message.content:
+            if isinstance(block, TextBlock):
+                searched += len(block.text)
+                match = _WORKING_DIRECTORY.search(block.text[:_MAX_SEARCHED])
+                if match:
+                    return match[1].strip()
+    return ""
+
+
+def note(exchange: Exchange, kind: str, data: Mapping[str, Any]) -> SidecarEntry:
+    """Return a sidecar entry for the session of an exchange."""
+    return SidecarEntry(
+        id=new_ulid(),
+        session_id=exchange.session_id,
+        created_at=started_at(exchange),
+        kind=kind,
+        data=data,
+    )
+
+
+# Messages
+
+
+def run_of_calls(messages: Sequence[Message]) -> list[str]:
+    """Return the ids of the calls that the last response of a history made, in order."""
+    calls: list[str] = []
+    in_run = False
+    for message in reversed(messages):
+        if message.role is Role.ASSISTANT:
+            in_run = True
+            calls[:0] = [block.id for block in message.content if type(block) is ToolUseBlock]
+        elif in_run:
+            break
+    return calls
+
+
+def last_run_start(messages: Sequence[Message]) -> int:
+    """Return the position of the first message of the last response of a history."""
+    position = len(messages)
+    while position and messages[position - 1].role is not Role.ASSISTANT:
+        position -= 1
+    while position and messages[position - 1].role is Role.ASSISTANT:
+        position -= 1
+    return position
+
+
+def answered_calls(messages: Sequence[Message]) -> set[str]:
+    """Return the ids of the calls that these messages answer."""
+    return {
+        block.tool_use_id
+        for message in messages
+        if message.role is Role.TOOL
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    }
+
+
+class StoredMessages:
+    """Turns messages of a request into those of a stored session, with ids of that session."""
+
+    def __init__(
+        self, exchange: Exchange, call_ids: Mapping[str, str], parent: HistoryEnd | None
+    ) -> None:
+        """Start behind a history; `call_ids` are the stored ids of its calls by those read."""
+        self._exchange = exchange
+        self._at = started_at(exchange)
+        self._call_ids = dict(call_ids)
+        self._parents = () if parent is None else (parent.message_id,)
+        self._last_calls = () if parent is None else parent.call_ids
+        self._in_run = False
+        self._last_id = ""
+        self.count = 0
+        """How many messages were added."""
+
+    def end(self) -> HistoryEnd:
+        """Return the end of the history up to the last message that was added."""
+        return HistoryEnd(self._exchange.session_id, self._last_id, self._last_calls)
+
+    def add(self, message: Message) -> PreparedMessage | SidecarEntry:
+        """Add a message of the request; one that breaks a rule becomes a journal entry."""
+        tenant = self._exchange.tenant
+        if not self._is_answer(message):
+            return self._invalid(message, "a result without a call")
+        names = {"user_id": principal(tenant.user_id), "team_id": principal(tenant.team_id)}
+        return self._append(message, {name: value for name, value in names.items() if value})
+
+    def add_response(self, message: Message) -> PreparedMessage | SidecarEntry:
+        """Add the response, which follows the request."""
+        end = elapsed_ms(self._exchange)
+        self._at = max(self._at, started_at(self._exchange) + timedelta(milliseconds=end))
+        return self._append(message, {})
+
+    def _append(
+        self, message: Message, changes: dict[str, Any]
+    ) -> PreparedMessage | SidecarEntry:
+        calls = {b.id: new_tool_use_id() for b in message.content if type(b) is ToolUseBlock}
+        self._call_ids.update(calls)
+        metadata = message.metadata
+        if metadata.parent_tool_use_id is not None:
+            call = metadata.parent_tool_use_id
+            changes["parent_tool_use_id"] = self._call_ids.get(call, call)
+        if self._parents and not self.count:
+            changes["parents"] = self._parents
+        self._at += _MICROSECOND
+        content = message.content
+        if calls or message.role is Role.TOOL:
+            content = tuple([self._with_ids(block) for block in content])
+        stored = replace(
+            message,
+            id=new_ulid(),
+            session_id=self._exchange.session_id,
+            created_at=self._at,
+            content=content,
+            metadata=replace(metadata, **changes) if changes else metadata,
+        )
+        try:
+            prepared = prepare_message(with_tool_ids(stored, calls) if calls else stored)
+        except InvalidMessageError as error:
+            return self._invalid(message, str(error))
+        self.count += 1
+        self._last_id = stored.id
+        is_response = message.role is Role.ASSISTANT
+        if is_response:
+            earlier = self._last_calls if self._in_run else ()
+            self._last_calls = (*earlier, *calls.values())
+        self._in_run = is_response
+        return prepared
+
+    def _invalid(self, message: Message, reason: str) -> SidecarEntry:
+        # Clients that cut their history leave results without calls; stores refuse them (M-138).
+        data = {
+            "exchange": self._exchange.id,
+            "reason": reason,
+            "role": message.role.value,
+            "content": msgspec.to_builtins(message.content),
+        }
+        return note(self._exchange, INVALID_KIND, data)
+
+    def _with_ids(self, block: ContentBlock) -> ContentBlock:
+        if isinstance(block, ToolUseBlock):
+            return replace(block, id=self._call_ids[block.id])
+        if isinstance(block, ToolResultBlock):
+            return replace(block, tool_use_id=self._call_ids[block.tool_use_id])
+        return block
+
+    def _is_answer(self, message: Message) -> bool:
+        """Whether every result of a message answers a call of the stored thread."""
+        return message.role is not Role.TOOL or all(
+            block.tool_use_id in self._call_ids
+            for block in message.content
+            if isinstance(block, ToolResultBlock)
+        )
+
+
+def system_texts(messages: Sequence[Message]) -> list[str]:
+    """Return the texts of the system prompts in front."""
+    return [
+        block.text
+        for message in leading_system(messages)
+        for block in message.content
+        if isinstance(block, TextBlock)
+    ]

@@ -1,0 +1,181 @@
+"""Exchanges of the gateway: their rows, and where the histories that clients sent end in sessions.
+
+One exchange is one job: the session if it is new, its entries in order, the record of the exchange
+and the ends of its history. All of it is stored, or nothing.
+"""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis.canonical.errors import MetisError
+from metis.store.append import AppendJob, PreparedMessage, RecordJob, prepare_message
+from metis.store.database import Transaction
+from metis.store.entries import AnyEntry
+from metis.store.records import SessionRecord, session_row
+from metis.store.tables import Tables
+from metis.store.transfer import INSERT_SESSION
+from metis.store.writer import WriteJob
+
+_MAX_DIGESTS = 200
+"""How many digests one query looks up; SQLite limits the values of a statement."""
+
+
+class ExchangeRow(Struct, frozen=True):
+    """The record of an exchange, and whose it is."""
+
+    id: str
+    session_id: str
+    tenant: str
+    record_json: str
+
+
+class HistoryEnd(Struct, gc=False):
+    """The stored message with which a history ends, and the calls of its last response.
+
+    It changes once: `message_id` becomes that under which the message was stored in the end.
+    """
+
+    session_id: str
+    message_id: str
+    call_ids: tuple[str, ...] = ()
+    is_stored: bool = False
+    """Whether a transaction with the message was committed."""
+    are_calls_answered: bool = False
+    """Whether results of its calls are stored, so that a second answer needs other calls."""
+    used_s: float = 0.0
+    """When a request last ended or began with this history, on a clock that never goes back."""
+
+
+class ExchangeJob(WriteJob):
+    """Store one exchange: its session, messages and entries, its record, the ends of its history.
+
+    `parent` is the history that the first message follows. `ends` names, by its position among the
+    messages of the job, the message behind each digest; the position -1 is the parent itself.
+    """
+
+    def __init__(
+        self,
+        row: ExchangeRow,
+        items: Sequence[PreparedMessage | AnyEntry] = (),
+        *,
+        session: SessionRecord | None = None,
+        parent: HistoryEnd | None = None,
+        scope: str = "",
+        ends: Sequence[tuple[str, int, HistoryEnd]] = (),
+    ) -> None:
+        self._row = row
+        self._items = items
+        self._session = session
+        self._parent = parent
+        self._scope = scope
+        self._ends = ends
+        self.session_ids = (row.session_id,) if items else ()
+        self.size = len(row.record_json) + sum(
+            [item.size for item in items if isinstance(item, PreparedMessage)]
+        )
+
+    @property
+    def items(self) -> Sequence[PreparedMessage | AnyEntry]:
+        """The messages and entries in order."""
+        return self._items
+
+    @property
+    def session(self) -> SessionRecord | None:
+        """The session to create, unless it exists."""
+        return self._session
+
+    def write(self, tables: Tables) -> list[str]:
+        """Write everything; return the ids of the messages as they were stored."""
+        if self._session is not None:
+            tables.change(f"{INSERT_SESSION} ON CONFLICT DO NOTHING", session_row(self._session))
+        ids: list[str] = []
+        for item in self._items:
+            if not isinstance(item, PreparedMessage):
+                RecordJob(item).write(tables)
+                continue
+            prepared = item if ids else self._after_parent(item)
+            job = AppendJob((prepared,), renew_ids=True, stored_parents=self._stored_parents())
+            ids.append(job.write(tables)[0].id)
+        row = self._row
+        tables.exchanges.append((row.id, row.session_id, row.tenant, row.record_json))
+        for digest, position, end in self._ends:
+            # At once: the next job of the same transaction may follow this message.
+            if position >= 0:
+                end.message_id = ids[position]
+            calls = " ".join(end.call_ids)
+            tables.history_ends.append(
+                (self._scope, digest, end.session_id, end.message_id, calls)
+            )
+        return ids
+
+    def _stored_parents(self) -> AbstractSet[str]:
+        parent = self._parent
+        return frozenset((parent.message_id,)) if parent and parent.is_stored else frozenset()
+
+    def _after_parent(self, prepared: PreparedMessage) -> PreparedMessage:
+        """Return the first message with its parent, which may have got another id meanwhile."""
+        parent, message = self._parent, prepared.message
+        if parent is None or message.metadata.parents == (parent.message_id,):
+            return prepared
+        metadata = replace(message.metadata, parents=(parent.message_id,))
+        return prepare_message(replace(message, metadata=metadata))
+
+    def settle(self) -> None:
+        """Note that everything is stored; called after the commit."""
+        for _, _, end in self._ends:
+            end.is_stored = True
+
+    def explain(self, transaction: Transaction) -> MetisError | None:
+        """Return which message conflicts with stored rows, and how."""
+        prepared = [item for item in self._items if isinstance(item, PreparedMessage)]
+        return AppendJob(prepared).explain(transaction)
+
+
+class ExchangesJob(WriteJob):
+    """Store several exchanges in one transaction."""
+
+    def __init__(self, jobs: Sequence[ExchangeJob]) -> None:
+        self._jobs = jobs
+        self.session_ids = sorted({name for job in jobs for name in job.session_ids})
+        self.size = sum([job.size for job in jobs])
+
+    def write(self, tables: Tables) -> None:
+        """Write one exchange after the other."""
+        for job in self._jobs:
+            job.write(tables)
+
+    def explain(self, transaction: Transaction) -> MetisError | None:
+        """Return which message conflicts with stored rows, and how."""
+        return next(filter(None, (job.explain(transaction) for job in self._jobs)), None)
+
+
+def read_exchange(transaction: Transaction, exchange_id: str) -> ExchangeRow | None:
+    """Return the row of an exchange; None if there is none."""
+    sql = "SELECT id, session_id, tenant, record_json FROM exchanges WHERE id = ?"
+    rows = transaction.run(sql, (exchange_id,))
+    return ExchangeRow(*rows[0]) if rows else None
+
+
+def read_history_ends(
+    transaction: Transaction, scope: str, digests: Sequence[str]
+) -> dict[str, HistoryEnd]:
+    """Return the stored history ends with these digests, by digest."""
+    ends: dict[str, HistoryEnd] = {}
+    for start in range(0, len(digests), _MAX_DIGESTS):
+        part = digests[start : start + _MAX_DIGESTS]
+        marks = ", ".join("?" * len(part))
+        sql = (
+            "SELECT digest, session_id, message_id, call_ids FROM history_ends "  # noqa: S608 - marks
+            f"WHERE scope = ? AND digest IN ({marks})"
+        )
+        for digest, session_id, message_id, calls in transaction.run(sql, (scope, *part)):
+            ends[digest] = HistoryEnd(
+                session_id=session_id,
+                message_id=message_id,
+                call_ids=tuple(calls.split()),
+                is_stored=True,
+            )
+    return ends
