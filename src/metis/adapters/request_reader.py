@@ -1,4 +1,4 @@
-"""Placeholder that is replaced by the incremental reader."""
+"""Requests of clients, read for one tenant at a time."""
 
 from metis.adapters.adapter import Adapter
 from metis.wire.call import CanonicalRequest, RequestContext
@@ -11,7 +11,7 @@ class RequestReader:
         self.max_bytes = max_bytes
 
     def read(
-        self, adapter: Adapter, tenant: str, body: bytes, context: RequestContext
+        self, adapter: Adapter, _tenant: str, body: bytes, context: RequestContext
     ) -> CanonicalRequest:
         """Return the canonical request of a client."""
         return adapter.from_wire_request(body, context)

@@ -1,7 +1,7 @@
 """Where an exchange is stored: the session it belongs to, and the messages of it that are new."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -9,8 +9,7 @@ from msgspec import Struct
 from metis.canonical.ids import new_session_id, new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
-from metis.gateway.exchange import Exchange
-from metis.gateway.joining import (
+from metis.gateway.client_sessions import (
     MAIN,
     RETRY_WINDOW_S,
     ClientSession,
@@ -19,12 +18,12 @@ from metis.gateway.joining import (
     Thread,
     client_session,
     derived_session_id,
-    has_response,
     leading_system,
     looks_like_side_call,
     scope_of,
     tenant_key,
 )
+from metis.gateway.exchange import Exchange
 from metis.gateway.stored_exchange import (
     Priced,
     StoredMessages,
@@ -56,10 +55,14 @@ _MAX_ATTEMPT = 2
 _FIRST_ERROR = 400
 
 
+Resolution = Literal["known", "new", "search"]
+"""Whether the conversation of a request is in memory, begins with it, or may be in the store."""
+
+
 def resolve(
     exchange: Exchange, request: CanonicalRequest, joiner: Joiner, *, now_s: float, is_final: bool
-) -> bool:
-    """Set the session of an exchange; False if the store must be searched first.
+) -> Resolution:
+    """Set the session of an exchange, unless the store must be searched first.
 
     With `is_final` what is not in memory counts as new.
     """
@@ -68,18 +71,18 @@ def resolve(
     join = Join(scope_of(exchange, client), "", joiner.chain(messages))
     length, end = joiner.longest(join)
     if client is None:
-        if not is_final and not has_response(messages[:length]) and has_response(messages):
-            return False
+        if not is_final and not join.chain.has_response(length) and join.chain.last_response >= 0:
+            return "search"
         _resolve_by_prefix(exchange, request, join, (length, end), now_s)
     else:
         is_known = joiner.thread(join.scope) is not None or client.agent is not None
-        is_whole = not has_response(messages[length:])
+        is_whole = join.chain.last_response < length
         if not is_final and not (is_known and is_whole):
-            return False
+            return "search"
         _resolve_by_header(exchange, request, join, joiner, client)
     exchange.session_id = join.session_id
     exchange.facts = {**exchange.facts, "join": join}
-    return True
+    return "new" if end is None else "known"
 
 
 def _resolve_by_prefix(
@@ -93,7 +96,7 @@ def _resolve_by_prefix(
     messages = request.messages
     if end is not None:
         is_retry = length == len(messages) and now_s - end.used_s < RETRY_WINDOW_S
-        if is_retry or has_response(messages[:length]):
+        if is_retry or join.chain.has_response(length):
             join.session_id = end.session_id
             return
     if looks_like_side_call(request):
@@ -205,53 +208,72 @@ class Planner:
     def _plan_thread(
         self, planned: PlannedExchange, row: ExchangeRow, request: CanonicalRequest, join: Join
     ) -> None:
-        exchange, response = planned.exchange, planned.priced.message
+        exchange = planned.exchange
         session, items = self._new_session(exchange, request)
         start, end = self._parent(join, request.messages, planned.attempt)
         system = self._system_key(join)
+        is_new_prompt = bool(system) and self._joiner.end(join.scope, system) is None
         if end is None:
             end, start = self._system_end(join, request.messages, planned.attempt)
             if end is None and session is None:
                 # A message without parents follows the newest one; this thread has a new start.
                 items.append(_entry(exchange, RewindEntry, to_id=None, reason="gateway"))
-        elif system and self._joiner.end(join.scope, system) is None:
+        elif is_new_prompt:
             items.append(note(exchange, SYSTEM_KIND, {"system": system_texts(request.messages)}))
         stored = StoredMessages(exchange, _call_map(request.messages[:start], end), end)
-        ends: list[tuple[str, int, HistoryEnd]] = []
-        lead = len(leading_system(request.messages))
-        for position, message in enumerate(request.messages[start:], start):
-            items.append(stored.add(message))
-            if position + 1 == lead and system:
-                ends.append((system, stored.count - 1, stored.end()))
-        if system and not ends and self._joiner.end(join.scope, system) is None:
+        ends = self._plan_request(request, start, join, stored, items)
+        if is_new_prompt and not any(digest == system for digest, _, _ in ends):
             ends.append((system, -1, HistoryEnd(exchange.session_id, "", is_stored=True)))
-        request_digest = join.chain.digests[-1] if join.chain.digests else ""
-        if request_digest:
-            if stored.count:
-                ends.append((request_digest, stored.count - 1, stored.end()))
-            elif end is not None:
-                self._joiner.add(join.scope, request_digest, end)
-        if response is not None and response.content:
-            items.append(stored.add_response(response))
-            digest = join.chain.extended([response]).digests[-1]
-            ends.append((digest, stored.count - 1, stored.end()))
-        elif planned.priced.usage is not None:
-            items.append(note(exchange, USAGE_KIND, _usage_data(exchange, planned.priced.usage)))
-        if exchange.error is not None or exchange.status >= _FIRST_ERROR:
-            items.append(_error_entry(exchange))
-        thread = self._joiner.thread(join.scope)
-        if session is not None and thread is not None and thread.session_id == session.id:
-            main = HistoryEnd(session.id, "", (thread.encoded(),), is_stored=True)
-            ends.append((MAIN, -1, main))
+        if not stored.count and end is not None and join.chain.digests[-1]:
+            self._joiner.add(join.scope, join.chain.digests[-1], end)
+        ends += self._plan_response(planned, join, stored, items)
         if end is not None and answered_calls(request.messages[start:]):
             end.are_calls_answered = True
         for digest, _, one in ends:
-            if digest != MAIN:
-                self._joiner.add(join.scope, digest, one)
+            self._joiner.add(join.scope, digest, one)
+        thread = self._joiner.thread(join.scope)
+        if session is not None and thread is not None and thread.session_id == session.id:
+            ends.append((MAIN, -1, HistoryEnd(session.id, "", (thread.encoded(),))))
         planned.scope, planned.ends = join.scope, ends
         planned.job = ExchangeJob(
             row, items, session=session, parent=end, scope=join.scope, ends=ends
         )
+
+    def _plan_request(
+        self,
+        request: CanonicalRequest,
+        start: int,
+        join: Join,
+        stored: StoredMessages,
+        items: list[PreparedMessage | AnyEntry],
+    ) -> list[tuple[str, int, HistoryEnd]]:
+        """Add the messages of a request that are new; return the ends that they make."""
+        ends: list[tuple[str, int, HistoryEnd]] = []
+        lead = len(leading_system(request.messages))
+        for position, message in enumerate(request.messages[start:], start):
+            items.append(stored.add(message))
+            if position + 1 == lead:
+                ends.append((self._system_key(join), stored.count - 1, stored.end()))
+        if stored.count and join.chain.digests[-1]:
+            ends.append((join.chain.digests[-1], stored.count - 1, stored.end()))
+        return ends
+
+    def _plan_response(
+        self,
+        planned: PlannedExchange,
+        join: Join,
+        stored: StoredMessages,
+        items: list[PreparedMessage | AnyEntry],
+    ) -> Iterator[tuple[str, int, HistoryEnd]]:
+        """Add what came back: the response, only its usage, or an error; yield its end."""
+        exchange, response = planned.exchange, planned.priced.message
+        if response is not None and response.content:
+            items.append(stored.add_response(response))
+            yield join.chain.extended([response]).digests[-1], stored.count - 1, stored.end()
+        elif planned.priced.usage is not None:
+            items.append(note(exchange, USAGE_KIND, _usage_data(exchange, planned.priced.usage)))
+        if exchange.error is not None or exchange.status >= _FIRST_ERROR:
+            items.append(_error_entry(exchange))
 
     def _parent(
         self, join: Join, messages: Sequence[Message], attempt: int

@@ -29,8 +29,7 @@ from metis.canonical.errors import (
     UnknownSessionError,
 )
 from metis.canonical.ids import new_session_id
-from metis.gateway.exchange import Exchange, Tenant
-from metis.gateway.joining import (
+from metis.gateway.client_sessions import (
     MAIN,
     Joiner,
     Thread,
@@ -39,6 +38,7 @@ from metis.gateway.joining import (
     scope_of,
     tenant_key,
 )
+from metis.gateway.exchange import Exchange, Tenant
 from metis.gateway.placement import PlannedExchange, Planner, resolve
 from metis.gateway.stored_exchange import (
     Priced,
@@ -146,11 +146,13 @@ class Recorder:
         if request is None:
             self._name_session(exchange)
             return True
-        if resolve(exchange, request, self._joiner, now_s=time.monotonic(), is_final=False):
-            return True
-        # What was answered a moment ago may still be in the queue.
-        self._plan_queued()
-        return resolve(exchange, request, self._joiner, now_s=time.monotonic(), is_final=False)
+        now_s = time.monotonic()
+        resolution = resolve(exchange, request, self._joiner, now_s=now_s, is_final=False)
+        if resolution != "known" and self._queue:
+            # What was answered a moment ago may still be in the queue.
+            self._plan_queued()
+            resolution = resolve(exchange, request, self._joiner, now_s=now_s, is_final=False)
+        return resolution != "search"
 
     async def search(self, exchange: Exchange) -> None:
         """Set the session of an exchange whose history another process may have stored."""
@@ -209,13 +211,16 @@ class Recorder:
         if self._store is None:
             self._hold(exchange)
             return
-        size = _size(exchange)
-        if len(self._queue) + len(self._planned) >= 2 * self._max_queued:
+        waiting = len(self._queue) + len(self._planned)
+        if waiting >= 2 * self._max_queued:
             self._counts["dropped"] += 1
             return
+        if waiting >= self._max_queued or self._queued_bytes >= self._max_queued_bytes:
+            self._counts["shed_messages"] += 1
+            exchange.request, exchange.request_body = None, b""
         self._queue.append(exchange)
         self._pending[exchange.id] = exchange
-        self._queued_bytes += size
+        self._queued_bytes += _size(exchange)
         self._wake.set()
 
     def _hold(self, exchange: Exchange) -> None:
@@ -270,31 +275,26 @@ class Recorder:
         """Turn queued exchanges into jobs, in order."""
         while self._queue:
             exchange = self._queue.popleft()
-            self._queued_bytes -= _size(exchange)
-            waiting = len(self._queue) + len(self._planned)
-            is_brief = (
-                waiting >= self._max_queued or self._queued_bytes >= self._max_queued_bytes
-            )
-            if is_brief:
-                self._counts["shed_messages"] += 1
             try:
-                self._planned.append(self._plan(exchange, is_brief=is_brief))
+                self._planned.append(self._plan(exchange))
             except Exception:  # one exchange must not lose those behind it
                 log.exception("exchange %s could not be recorded", exchange.id)
                 self._counts["dropped"] += 1
-                self._pending.pop(exchange.id, None)
+                self._forget(exchange)
 
-    def _plan(self, exchange: Exchange, *, is_brief: bool) -> PlannedExchange:
+    def _forget(self, exchange: Exchange) -> None:
+        self._pending.pop(exchange.id, None)
+        self._queued_bytes -= _size(exchange)
+
+    def _plan(self, exchange: Exchange) -> PlannedExchange:
         if exchange.kind == "chat" and exchange.request is None and exchange.request_body:
             exchange.request = self._read(exchange)
         if exchange.request is not None and "join" not in exchange.facts:
-            resolve(
-                exchange, exchange.request, self._joiner, now_s=time.monotonic(), is_final=True
-            )
+            resolve(exchange, exchange.request, self._joiner, now_s=time.monotonic(), is_final=True)
         priced = self._price(exchange)
         record = exchange_record(exchange, priced.usage)
         exchange.facts = {**exchange.facts, "record": record}
-        return self._planner.plan(exchange, priced, record, is_brief=is_brief)
+        return self._planner.plan(exchange, priced, record)
 
     def _price(self, exchange: Exchange) -> Priced:
         model = resolved_model(exchange, self._models)
@@ -324,7 +324,7 @@ class Recorder:
                 await self._store_one_by_one(batch)
             for planned in batch:
                 self._planned.popleft()
-                self._pending.pop(planned.exchange.id, None)
+                self._forget(planned.exchange)
             self._counts["stored"] += len(batch)
             if self._counts["spooled"]:
                 with suppress(StoreError):
@@ -391,4 +391,3 @@ def _spooled_entries(planned: PlannedExchange) -> list[AnyEntry]:
     data = {"tenant": tenant_key(exchange.tenant), "record": planned.record.decode()}
     record = note(exchange, EXCHANGE_KIND, data)
     return [*entries, msgspec.structs.replace(record, id=exchange.id)]
-

@@ -25,8 +25,8 @@ from metis.canonical.metadata import (
     StopReason,
     Usage,
 )
+from metis.gateway.client_sessions import leading_system
 from metis.gateway.exchange import Exchange
-from metis.gateway.joining import leading_system
 from metis.session.models import Models, ResolvedModel
 from metis.session.response import estimated_usage
 from metis.store.append import PreparedMessage, prepare_message
@@ -94,9 +94,8 @@ def decoded_response(exchange: Exchange, model: ResolvedModel) -> Message | None
     """
     if exchange.response is not None:
         return exchange.response
-    if exchange.status >= _FIRST_ERROR and exchange.status != CLIENT_GONE:
-        return None
-    if not exchange.response_parts:
+    is_refused = exchange.status >= _FIRST_ERROR and exchange.status != CLIENT_GONE
+    if is_refused or not exchange.response_parts:
         return None
     context = RequestContext(
         session_id=exchange.session_id,
@@ -333,9 +332,7 @@ class StoredMessages:
         self._at = max(self._at, started_at(self._exchange) + timedelta(milliseconds=end))
         return self._append(message, {})
 
-    def _append(
-        self, message: Message, changes: dict[str, Any]
-    ) -> PreparedMessage | SidecarEntry:
+    def _append(self, message: Message, changes: dict[str, Any]) -> PreparedMessage | SidecarEntry:
         calls = {b.id: new_tool_use_id() for b in message.content if type(b) is ToolUseBlock}
         self._call_ids.update(calls)
         metadata = message.metadata

@@ -1,7 +1,6 @@
 """Write jobs that add to a session: append messages, finish partial messages, record entries."""
 
 from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from zlib import crc32
 
 from msgspec import Struct
@@ -111,7 +110,7 @@ class AppendJob(WriteJob):
         prepared: Sequence[PreparedMessage],
         *,
         renew_ids: bool = False,
-        stored_parents: AbstractSet[str] = frozenset(),
+        stored_parents: frozenset[str] = frozenset(),
     ) -> None:
         """Make a job; `stored_parents` are ids of messages that are known to be stored."""
         self._prepared = prepared
@@ -198,16 +197,14 @@ def _assign_number(prepared: PreparedMessage, head: SessionHead, tables: Tables)
 
 
 def add_parents(
-    prepared: PreparedMessage, tables: Tables, stored: AbstractSet[str] = frozenset()
+    prepared: PreparedMessage, tables: Tables, stored: frozenset[str] = frozenset()
 ) -> None:
     """Write the parents of a message; they must exist already, so that no cycle can form."""
     message_id, session_id = prepared.message.id, prepared.message.session_id
     parents = prepared.message.metadata.parents
     if not stored.issuperset(parents):
         # Parents may be in this very batch: their rows are buffered, and a query does not see them.
-        stored = stored.union(
-            values[0] for values in tables.messages if values[1] == session_id
-        )
+        stored = stored.union(values[0] for values in tables.messages if values[1] == session_id)
     sql = "SELECT 1 FROM messages WHERE id = ? AND session_id = ? AND id <> ?"
     for position, parent in enumerate(parents):
         if parent not in stored and not tables.run(sql, (parent, session_id, message_id)):

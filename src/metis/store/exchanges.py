@@ -5,7 +5,6 @@ and the ends of its history. All of it is stored, or nothing.
 """
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -56,7 +55,7 @@ class ExchangeJob(WriteJob):
     messages of the job, the message behind each digest; the position -1 is the parent itself.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
         row: ExchangeRow,
         items: Sequence[PreparedMessage | AnyEntry] = (),
@@ -106,12 +105,10 @@ class ExchangeJob(WriteJob):
             if position >= 0:
                 end.message_id = ids[position]
             calls = " ".join(end.call_ids)
-            tables.history_ends.append(
-                (self._scope, digest, end.session_id, end.message_id, calls)
-            )
+            tables.history_ends.append((self._scope, digest, end.session_id, end.message_id, calls))
         return ids
 
-    def _stored_parents(self) -> AbstractSet[str]:
+    def _stored_parents(self) -> frozenset[str]:
         parent = self._parent
         return frozenset((parent.message_id,)) if parent and parent.is_stored else frozenset()
 

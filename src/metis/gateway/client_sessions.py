@@ -164,6 +164,9 @@ class Chain(Struct):
     is_in_text: bool = False
     system: str = ""
     """The digest of the system prompt in front; empty if there is none."""
+    first_response: int | None = None
+    """The position of the first response; None if there is none."""
+    last_response: int = -1
 
     def extended(self, messages: Sequence[Message]) -> "Chain":
         """Return the chain of this history with more messages; this one stays as it is."""
@@ -171,13 +174,15 @@ class Chain(Struct):
             (*self.messages, *messages),
             [*self.digests],
             self.hasher.copy(),
-            self.role,
-            self.is_in_text,
-            self.system,
+            *(self.role, self.is_in_text, self.system, self.first_response, self.last_response),
         )
         for message in messages:
-            chain._add(message)  # noqa: SLF001 - its own class
+            chain._add(message)
         return chain
+
+    def has_response(self, length: int) -> bool:
+        """Whether a response is among the first messages."""
+        return self.first_response is not None and self.first_response < length
 
     def _add(self, message: Message) -> None:
         # System prompts in front change from request to request: dates, versions, file lists.
@@ -187,7 +192,16 @@ class Chain(Struct):
             return
         for block in message.content:
             self._add_block(message.role, block)
-        self.digests.append(self.hasher.hexdigest() if self.role is not None else "")
+        if message.role is Role.ASSISTANT:
+            self.last_response = len(self.digests)
+            if self.first_response is None:
+                self.first_response = self.last_response
+        digest = self.hasher.hexdigest() if self.role is not None else ""
+        # Side calls repeat the first prompt under a system prompt of their own; what follows a
+        # response is told apart by the response.
+        if digest and self.first_response is None:
+            digest = f"{digest}:{self.system}"
+        self.digests.append(digest)
 
     def _add_block(self, role: Role, block: ContentBlock) -> None:
         update = self.hasher.update
@@ -335,11 +349,6 @@ def looks_like_side_call(request: CanonicalRequest) -> bool:
     prompt = "".join(texts)
     # An agent's own prompt is long, and it has tools.
     return len(prompt) <= _SIDE_PROMPT_LENGTH and bool(_SIDE_CALL.search(prompt))
-
-
-def has_response(messages: Sequence[Message]) -> bool:
-    """Whether a history contains a response."""
-    return any(message.role is Role.ASSISTANT for message in messages)
 
 
 class Joiner:
