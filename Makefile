@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: all run test test-slow lint types imports format fuzz rows bench docs catalog cassettes lock clean
+.PHONY: all run test test-slow lint types imports format fuzz mutate rows bench docs catalog cassettes lock clean
 
 all: test lint types imports
 
@@ -38,6 +38,13 @@ TIME ?= 60
 fuzz: $(VENV)/.ready
 	PYTHONPATH=tests:tests/wire $(BIN)/python -m fuzz.run --seconds $(TIME)
 	$(BIN)/python -m pytest -n auto -m fuzz
+
+# Seeded one-point mutants of a package, each run by the tests that reach it: make mutate ROOM=routing N=40
+ROOM ?= routing
+N ?= 40
+SEED ?= 1
+mutate: $(VENV)/.ready
+	$(BIN)/python scripts/mutate.py $(ROOM) --count $(N) --seed $(SEED)
 
 rows: $(VENV)/.ready
 	@$(BIN)/python tests/project/rows.py
