@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from metis import interchange
 from metis.cli.main import cli
-from metis.cli.store_commands import EXPORT_FORMATS, IMPORT_FORMATS
-from metis.cli.transfer import EXPORT_FORMATS as CHAT_FORMATS
+from metis.cli.store_commands import EXPORT_FORMATS, SESSION_FORMATS
+from metis.cli.transfer import export_formats
+from metis.interchange.registry import session_formats
 
 ATTOCODE = json.dumps(
     [
@@ -25,7 +25,7 @@ KLAUDE = "".join(
         ("AssistantMessage", "hoot", {"created_at": "2026-05-08T10:00:01+00:00"}),
     )
 )
-FILES = {"attocode": ATTOCODE, "klaude-code": KLAUDE}
+FILES = {"attocode": ATTOCODE, "klaude": KLAUDE}
 
 
 @pytest.fixture(autouse=True)
@@ -87,12 +87,12 @@ def test_a_file_of_no_format_is_one_sentence() -> None:
     assert done.exit_code == 2
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("metis: line 1: ")
-    assert "klaude-code" in line
+    assert "klaude" in line
     wrong = run("import", "-", "--format", "klaude-code", stdin=ATTOCODE)
     assert wrong.exit_code == 2
     assert wrong.stdout == ""
 
 
 def test_the_formats_of_the_commands_are_those_of_interchange() -> None:
-    assert set(IMPORT_FORMATS) == {"jsonl", *interchange.formats()}
-    assert set(EXPORT_FORMATS) <= set(CHAT_FORMATS)
+    assert set(EXPORT_FORMATS) <= set(export_formats())
+    assert set(session_formats()) <= set(SESSION_FORMATS)

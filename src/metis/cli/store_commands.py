@@ -5,19 +5,21 @@ from typing import IO
 
 import click
 
-from metis.cli.arguments import INPUT, SESSION, STORE
+from metis.cli.arguments import SESSION, STORE
 
-# The programs whose histories `import` and `export` read and write.
-OTHER_PROGRAMS = ("klaude-code", "attocode", "gpt2099")
-EXPORT_FORMATS = (
-    *("jsonl", "json", "markdown", "html", "openai-finetune", "sharegpt"),
-    *OTHER_PROGRAMS,
+# Formats of other packages are known only when one is used, so the parser accepts any name.
+SESSION_FORMATS = (
+    *("claude-code", "codex", "gemini-cli", "opencode", "pi", "klaude", "attocode", "gpt2099"),
+    *("cline", "cursor", "copilot-cli", "aider", "chatgpt", "claude-ai", "llm", "open-webui"),
+    *("librechat", "pydantic-ai", "langchain", "vercel", "openai-agents", "otel", "atif", "metis"),
 )
-IMPORT_FORMATS = (
-    "jsonl",
-    *OTHER_PROGRAMS,
-    *("attocode-response", "gpt2099-context", "gpt2099-thread"),
-)
+EXPORT_FORMATS = ("jsonl", "json", "markdown", "html", "openai-finetune", "sharegpt")
+
+
+def complete_formats(context: click.Context, __: click.Parameter, prefix: str) -> list[str]:
+    """Return the names of formats with a prefix."""
+    others = EXPORT_FORMATS if context.info_name == "export" else ()
+    return [name for name in (*others, *SESSION_FORMATS) if name.startswith(prefix)]
 
 
 @click.command()
@@ -85,41 +87,51 @@ def search(words: tuple[str, ...], store: str | None, session: str | None, limit
 @click.option(
     "--format",
     "form",
-    type=click.Choice(EXPORT_FORMATS),
+    metavar="FORMAT",
     default="jsonl",
     show_default=True,
-    help="jsonl loses nothing and can be re-imported.",
+    shell_complete=complete_formats,
+    help="jsonl loses nothing and can be re-imported; json, markdown, html, openai-finetune, "
+    "sharegpt; or a program, such as claude-code or codex.",
 )
 @click.option("-o", "--output", "target", type=click.File("wb"), default="-", help="Output file.")
-def export(session_id: str, store: str | None, form: str, target: IO[bytes]) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print the path and the losses as JSON.")
+def export(
+    session_id: str, store: str | None, form: str, target: IO[bytes], *, as_json: bool
+) -> int:
     """Export a session: JSONL (can be re-imported), Markdown, HTML, or for another program.
 
     What a format cannot hold is listed on standard error, one part a line.
     """
     from metis.cli.transfer import write_export
 
-    return write_export(store, session_id, form, target)
+    return write_export(store, session_id, form, target, as_json=as_json)
 
 
 @click.command(name="import")
-@INPUT
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @STORE
 @click.option(
     "--format",
     "form",
-    type=click.Choice(IMPORT_FORMATS),
-    help="Format of the file; default: recognised from its content.",
+    metavar="FORMAT",
+    shell_complete=complete_formats,
+    help="Format of the files; default: recognised from their content.",
 )
 @click.option("--new-ids", is_flag=True, help="Import a copy beside a session of the same id.")
-def import_session(source: IO[bytes], store: str | None, form: str | None, *, new_ids: bool) -> int:
-    """Import a session from a file, and print its id.
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each session.")
+def import_session(
+    paths: tuple[str, ...], store: str | None, form: str | None, *, new_ids: bool, as_json: bool
+) -> int:
+    """Import sessions from files or directories, and print their ids.
 
-    Reads what `metis export` wrote, and histories of klaude-code, attocode and gpt2099. What has no
-    place in a session is listed on standard error.
+    Reads what `metis export` wrote, and the session files of other programs: Claude Code, Codex and
+    more. Importing a file again adds only what is new. What has no place in a session is listed on
+    standard error.
     """
     from metis.cli.transfer import read_import
 
-    return read_import(store, source, form=form, new_ids=new_ids)
+    return read_import(store, paths, form=form, new_ids=new_ids, as_json=as_json)
 
 
 @click.group(name="store")

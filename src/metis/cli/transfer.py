@@ -1,17 +1,26 @@
 """`metis export` and `metis import`: sessions as files, for metis and for other programs."""
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from metis import interchange
-from metis.canonical.errors import DecodeError, UnknownFormatError
-from metis.cli.message_files import file_label
-from metis.cli.output import echo, write_file
+from metis.canonical.errors import DecodeError, MetisError, UnknownFormatError
+from metis.cli.output import echo, echo_json, write_file
 from metis.cli.render import loss_line, message_numbers
 from metis.cli.stored_sessions import find_session, on_store
 from metis.cli.text import count
 from metis.interchange.export import Conversation, ExportedFile
+from metis.interchange.registry import detect_format, session_format, session_formats
+from metis.interchange.session_draft import ForeignSession
+from metis.interchange.session_export import write_session
+from metis.interchange.session_format import SessionFormat, WriteOptions
+from metis.interchange.session_import import import_session
+from metis.interchange.source import Source
 from metis.interchange.writers import WRITERS
 from metis.projection.loss import Loss
 from metis.store import SessionRecord, Store
@@ -21,15 +30,31 @@ from metis.tools.builtin import BUILTINS
 
 # The format of metis itself: it holds everything, and `metis import` reads it back.
 JSONL = "jsonl"
-EXPORT_FORMATS = (JSONL, *WRITERS, *interchange.formats())
+METIS_FORMATS = frozenset({JSONL, "metis"})
+
+_IGNORED_DIRECTORIES = frozenset({".git", "node_modules", ".venv", "__pycache__"})
+_MAX_FILES = 1_000_000
+
+
+def export_formats() -> tuple[str, ...]:
+    """Return the names of all formats that a session can be written in."""
+    writable = (name for name in session_formats() if session_format(name).is_writable)
+    return tuple(dict.fromkeys((JSONL, "metis", *WRITERS, *interchange.formats(), *writable)))
 
 
 @on_store(recover=False)
-async def write_export(store: Store, session_name: str, form: str, target: IO[bytes]) -> int:
+async def write_export(
+    store: Store, session_name: str, form: str, target: IO[bytes], *, as_json: bool = False
+) -> int:
     """Write a session in a format; each loss is a line on standard error."""
     record = await find_session(store, session_name)
     exported = await export_session(store, record, form)
     write_file(target, exported.data)
+    if as_json:
+        path = getattr(target, "name", "-")
+        facts = {"path": "-" if path == "<stdout>" else str(path)}
+        echo_json(msgspec.json.encode(facts | {"losses": exported.losses}), err=path == "<stdout>")
+        return 0
     # The losses name messages by id; people count them.
     numbers = message_numbers(await store.messages(record.id))
     for loss in exported.losses:
@@ -41,60 +66,173 @@ async def export_session(store: Store, record: SessionRecord, form: str) -> Expo
     """Return a session in a format, with what the format cannot hold.
 
     Only the messages on the way to the newest one are written: what was rewound stays in the store.
+    A program gets back all that came from it.
     """
-    if form == JSONL:
+    if form in METIS_FORMATS:
         return ExportedFile(b"".join(line + b"\n" for line in await store.export(record.id)))
     history = await store.history(record.id)
     messages = Threads(history).path()
     if form in WRITERS:
         tools = [tool().definition for tool in BUILTINS]
         return WRITERS[form](Conversation(record, messages, tools))
-    # A rewind keeps the removed messages in the journal, and they are not part of the
-    # conversation.
-    active = {message.id for message in messages}
-    document = interchange.dump(form, [entry for entry in history if _is_active(entry, active)])
-    return ExportedFile(document.data, tuple(document.losses))
+    if form in interchange.formats():
+        # A rewind keeps the removed messages in the journal, and they are not part of the
+        # conversation.
+        active = {message.id for message in messages}
+        document = interchange.dump(form, [entry for entry in history if _is_active(entry, active)])
+        return ExportedFile(document.data, tuple(document.losses))
+    options = WriteOptions(cwd=record.workspace_path, model=record.active_model)
+    written = write_session(session_format(form), history, options)
+    return ExportedFile(written.data, tuple(written.losses))
 
 
 def _is_active(entry: AnyEntry, message_ids: set[str]) -> bool:
     return not isinstance(entry, MessageEntry) or entry.message.id in message_ids
 
 
+# Import
+
+
+class ImportReport(msgspec.Struct, frozen=True):
+    """What became of one session of a file."""
+
+    session: str
+    format: str
+    messages: int
+    losses: Sequence[Loss]
+    path: str
+    added: int
+
+
 @on_store(recover=True)
-async def read_import(store: Store, source: IO[bytes], *, form: str | None, new_ids: bool) -> int:
-    """Store the session of a file and print its id; losses go to standard error."""
-    workspace = Path.cwd()
+async def read_import(
+    store: Store, paths: Sequence[str], *, form: str | None, new_ids: bool, as_json: bool = False
+) -> int:
+    """Store the sessions of files and directories; print an id, or a line of JSON, for each."""
+    exit_code = 0
+    for source, is_named in _sources(paths):
+        try:
+            reports = import_source(store, source, form=form, new_ids=new_ids, is_named=is_named)
+            async for report in reports:
+                await _print_report(store, report, as_json=as_json)
+        except UnknownFormatError:
+            # A directory holds files of all kinds; a file that was named must be a session.
+            if is_named:
+                raise
+        except MetisError as error:
+            if is_named and len(paths) == 1:
+                raise
+            echo(f"{source.name}: {error}", err=True)
+            exit_code = 1
+    return exit_code
+
+
+def _sources(paths: Sequence[str]) -> Iterator[tuple[Source, bool]]:
+    for name in paths:
+        if name == "-":
+            yield Source(None, sys.stdin.buffer.read()), True
+        elif Path(name).is_dir():
+            for path in _files(Path(name)):
+                yield Source(path), False
+        else:
+            yield Source(Path(name)), True
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """Yield the regular files below a directory; links are not followed, they may form cycles."""
+    number = 0
+    for parent, names, files in os.walk(directory):
+        names[:] = sorted(name for name in names if name not in _IGNORED_DIRECTORIES)
+        for file in sorted(files):
+            path = Path(parent, file)
+            if path.is_file() and not path.is_symlink():
+                number += 1
+                if number > _MAX_FILES:
+                    return
+                yield path
+
+
+async def import_source(
+    store: Store,
+    source: Source,
+    *,
+    form: str | None = None,
+    new_ids: bool = False,
+    is_named: bool = True,
+) -> AsyncIterator[ImportReport]:
+    """Store the sessions of a file, and yield a report for each."""
+    handler: SessionFormat | None = None
+    if form not in (*METIS_FORMATS, *_document_names()):
+        handler = _handler(source, form, is_named=is_named)
+    if handler is None:
+        yield await _import_document(store, source, form or JSONL, new_ids=new_ids)
+        return
+    for session in handler.read(source):
+        yield await _import(store, session, source)
+
+
+async def _import(store: Store, session: ForeignSession, source: Source) -> ImportReport:
+    imported = await import_session(store, session, workspace=str(Path.cwd()))
+    return ImportReport(
+        session=imported.record.id,
+        format=session.format,
+        messages=len(session.messages()),
+        losses=session.losses,
+        path=source.name,
+        added=imported.added,
+    )
+
+
+def _document_names() -> tuple[str, ...]:
+    return tuple(name for name in interchange.formats() if name not in session_formats())
+
+
+def _handler(source: Source, form: str | None, *, is_named: bool) -> SessionFormat | None:
+    """Return the format of a file; None for what is read as an export of metis."""
+    if form is not None:
+        return session_format(form)
+    try:
+        return detect_format(source)
+    except UnknownFormatError:
+        first = source.sample_records(1)
+        # In a directory only what begins as an export of metis is read as one.
+        if not is_named and not (first and "session" in first[0]):
+            raise
+        return None
+
+
+async def _import_document(
+    store: Store, source: Source, form: str, *, new_ids: bool
+) -> ImportReport:
     data = source.read()
     losses: Sequence[Loss] = ()
-    detected = form or _detect(data)
-    if detected == JSONL:
+    if form in METIS_FORMATS:
+        form = JSONL
         session = await _import_jsonl(store, data, new_ids=new_ids)
     else:
-        document = interchange.load(detected, data)
+        document = interchange.load(form, data)
         losses = document.losses
-        session = await store.import_entries(document.entries, workspace_path=workspace)
-    echo(session.id)
-    messages = await store.messages(session.id)
-    numbers = message_numbers(messages)
-    for loss in losses:
+        session = await store.import_entries(document.entries, workspace_path=Path.cwd())
+    number = len(await store.messages(session.id))
+    return ImportReport(session.id, form, number, losses, source.name, number)
+
+
+async def _print_report(store: Store, report: ImportReport, *, as_json: bool) -> None:
+    if as_json:
+        echo_json(msgspec.json.encode(report))
+        return
+    echo(report.session)
+    numbers: Mapping[str, int] = message_numbers(await store.messages(report.session))
+    for loss in report.losses:
         echo(loss_line(loss, numbers), err=True)
-    imported = count(len(messages), "message")
-    echo(f"{file_label(source)}: {imported} imported as {detected}", err=True)
-    return 0
-
-
-def _detect(data: bytes) -> str:
-    """Return the format of a file; what no other format fits is read as an export of metis."""
-    try:
-        return interchange.detect(data)
-    except UnknownFormatError:
-        return JSONL
+    imported = count(report.messages, "message")
+    echo(f"{report.path}: {imported} imported as {report.format}", err=True)
 
 
 async def _import_jsonl(store: Store, data: bytes, *, new_ids: bool) -> SessionRecord:
     try:
         return await store.import_lines(data.splitlines(), new_ids=new_ids)
     except DecodeError as error:
-        formats = ", ".join(interchange.formats())
+        formats = ", ".join(session_formats())
         reason = f"{error.reason}. Not an export of metis; other formats: {formats}"
         raise DecodeError(reason, path=error.path) from None

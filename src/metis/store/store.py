@@ -421,6 +421,15 @@ class Store:
         )
         return await self._import(transfer.Transcript(session, tuple(entries)))
 
+    async def append_entries(self, entries: Sequence[AnyEntry]) -> None:
+        """Append messages and other entries to their sessions, all or none, in their order.
+
+        Raises:
+            InvalidMessageError: a message breaks rules, or conflicts with another one.
+            UnknownSessionError: there is no such session.
+        """
+        await self._write(await self._in_thread(lambda: transfer.ExtendJob(entries)))
+
     async def _import(self, transcript: transfer.Transcript) -> SessionRecord:
         job = await self._in_thread(lambda: transfer.ImportJob(transcript))
         self._track(transcript.session.id)

@@ -131,6 +131,27 @@ class ImportJob(WriteJob):
         return next(filter(None, (job.explain(transaction) for job in jobs)), None)
 
 
+class ExtendJob(WriteJob):
+    """Append messages and other entries to a session in one transaction, in their order."""
+
+    def __init__(self, entries: Sequence[AnyEntry]) -> None:
+        self.session_ids = list({entry.session_id for entry in entries})
+        self._jobs = [
+            _entry_job(entry, index, entry.session_id) for index, entry in enumerate(entries)
+        ]
+        self.size = sum(job.size for job in self._jobs)
+
+    def write(self, tables: Tables) -> None:
+        """Write each entry with what follows from it."""
+        for job in self._jobs:
+            job.write(tables)
+
+    def explain(self, transaction: Transaction) -> MetisError | None:
+        """Return which message conflicts with stored rows, and how."""
+        jobs = (job for job in self._jobs if isinstance(job, AppendJob))
+        return next(filter(None, (job.explain(transaction) for job in jobs)), None)
+
+
 def _entry_job(entry: AnyEntry, index: int, session_id: str) -> AppendJob | RecordJob:
     if entry.session_id != session_id:
         path = f"line {index + 2}: $.session_id"

@@ -70,6 +70,11 @@ def provider_raw_of(protocol: str, form: Mapping[str, Any]) -> Mapping[str, Any]
     return {protocol: stored} if stored else None
 
 
+def form_metadata(protocol: str, form: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a message that has an original form, for readers of its own files."""
+    return {"provider_raw": provider_raw_of(protocol, form)}
+
+
 # Cache marks are hints of the message, and the others mean nothing outside of their protocol.
 _MEANINGLESS_KEYS = frozenset({"cache_control", "caller", "index"})
 _MEANINGLESS_VALUES: tuple[object, ...] = (None, "", False, [], {}, {"type": "direct"})

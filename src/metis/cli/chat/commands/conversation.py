@@ -13,7 +13,7 @@ from metis.cli.chat.turn_parts import loss_rows
 from metis.cli.render import first_code
 from metis.cli.stored_sessions import SHORT_ID
 from metis.cli.text import count, one_line
-from metis.cli.transfer import EXPORT_FORMATS, export_session
+from metis.cli.transfer import export_formats, export_session
 from metis.session import text_of
 from metis.settings.settings import AUTO, LEVELS, format_thinking, parse_thinking
 
@@ -149,8 +149,8 @@ async def export(state: ChatState, argument: str) -> None:
     name, _, form = argument.partition(" ")
     path = _expand(name or f"metis-{state.session.id[-SHORT_ID:]}.md")
     form = form.strip() or _FORMATS_BY_SUFFIX.get(path.suffix, "")
-    if form not in EXPORT_FORMATS:
-        formats = ", ".join(EXPORT_FORMATS)
+    if form not in export_formats():
+        formats = ", ".join(export_formats())
         raise InvalidValueError(f"unknown format for {path}; add one of: {formats}")
     store = state.library.store
     exported = await export_session(store, await store.session(state.session.id), form)

@@ -1,0 +1,422 @@
+"""Codex rollouts: JSON lines of model items, events and turn settings.
+
+The items are those of the Responses protocol, so the codec of that protocol reads and writes them.
+A run of model items is one message. Early versions wrote the items without an envelope.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from metis.canonical.blocks import ContentBlock, TextBlock
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import Outcome, OutcomeStatus, Usage
+from metis.interchange.codex_records import (
+    CodexRecords,
+    item_of,
+    normal_item,
+)
+from metis.interchange.conversion import parse_time
+from metis.interchange.session_draft import ForeignSession, SessionDraft, priced
+from metis.interchange.source import ForeignRecord, Source
+from metis.store.entries import CompactionEntry, KnownEntry
+from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
+from metis.wire.openai_responses.blocks import decode_parts
+from metis.wire.openai_responses.items import OutputRun
+from metis.wire.openai_responses.tool_calls import decode_tool_output
+from metis.wire.original_form import form_metadata
+from metis.wire.response import new_usage
+from metis.wire.tool_ids import CallIds
+
+PROTOCOL = "openai_responses"
+META_TYPES = frozenset(
+    [
+        "session_meta",
+        "turn_context",
+        "event_msg",
+        "world_state",
+        "inter_agent_communication",
+        "inter_agent_communication_metadata",
+    ]
+)
+"""The records that are not messages; all are written back as they were."""
+_ITEM_TYPES = frozenset(
+    [
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "local_shell_call",
+        "local_shell_call_output",
+        "web_search_call",
+        "tool_search_call",
+        "tool_search_output",
+        "image_generation_call",
+        "agent_message",
+        "compaction",
+        "compaction_summary",
+    ]
+)
+_SIMPLE_CALLS = {"tool_call": "function_call", "tool_result": "function_call_output"}
+_ROLES = {"user": Role.USER, "developer": Role.DEVELOPER, "system": Role.DEVELOPER}
+
+
+class Codex(CodexRecords):
+    """`$CODEX_HOME/sessions/YYYY/MM/DD/rollout-*.jsonl`, also compressed."""
+
+    def fits(self, source: Source) -> bool:
+        """Return whether the first lines are records of a rollout, with or without envelopes."""
+        return any(_is_record(record) for record in source.sample_records())
+
+    def read(self, source: Source) -> Iterator[ForeignSession]:
+        """Yield the session of a rollout."""
+        yield _Reader(self, source).read()
+
+
+def _is_record(record: Wire) -> bool:
+    kind, payload = record.get("type"), record.get("payload")
+    if isinstance(payload, dict):
+        return kind in ("session_meta", "response_item", "turn_context", "event_msg", "compacted")
+    if record.get("record_type") == "state":
+        return True
+    if "timestamp" in record and {"id", "instructions"} <= record.keys():
+        return True
+    has_time = "timestamp" in record or "created_at" in record
+    is_bare_item = kind in _ITEM_TYPES and kind != "message" and "message" not in record
+    is_bare_message = kind in (None, "message") and isinstance(record.get("role"), str)
+    has_content = isinstance(record.get("content"), str | list)
+    plain_keys = {"parentId", "parentUuid", "uuid", "sessionId"} & record.keys()
+    return (
+        (has_time or is_bare_item)
+        and not plain_keys
+        and (is_bare_item or (is_bare_message and has_content))
+    )
+
+
+class _Unit:
+    """Records that become entries together."""
+
+    def __init__(self, kind: str, record: ForeignRecord) -> None:
+        self.kind = kind
+        self.records = [record]
+        self.is_open = False
+        self.usage: Usage | None = None
+        self.model: str | None = None
+
+
+class _DraftCalls(CallIds):
+    """Gives calls the ids of a draft, which also knows whether a result has a call."""
+
+    def __init__(self, draft: SessionDraft) -> None:
+        super().__init__(draft.session_id)
+        self._draft = draft
+        self.name = ""
+        self.at = 0
+        self.has_call = True
+
+    def of_call(self, wire_id: str, *, is_id: bool = True) -> str:
+        foreign_id = wire_id if wire_id and is_id else None
+        return self._draft.open_call(foreign_id, self.name, self.at)
+
+    def of_result(self, wire_id: str, *, is_id: bool = True) -> str:
+        foreign_id = wire_id if wire_id and is_id else None
+        matched = self._draft.match_result(foreign_id, self.name)
+        self.has_call = matched is not None
+        return matched or super().of_result(wire_id, is_id=is_id)
+
+
+class _Reader:
+    """Reads one rollout."""
+
+    def __init__(self, form: Codex, source: Source) -> None:
+        self._form = form
+        self._source = source
+        self._draft = SessionDraft(form, "")
+        self._calls = _DraftCalls(self._draft)
+        self._units: deque[_Unit] = deque()
+        self._run: _Unit | None = None
+        self._last_run: _Unit | None = None
+        self._model: str | None = None
+        self._provider = "openai"
+        self._total: Any = None
+        self._last_text: str | None = None
+        self._prompt: _Unit | None = None
+
+    def read(self) -> ForeignSession:
+        is_started = False
+        for record in self._form.records(self._source):
+            if not is_started and record.fields:
+                self._start(record.fields)
+                is_started = True
+            self._add(record)
+            self._emit()
+        if not is_started:
+            self._start({})
+        self._settle_prompt({})
+        if self._last_run is not None:
+            self._last_run.is_open = False
+        self._emit()
+        return self._draft.session()
+
+    def _start(self, fields: Wire) -> None:
+        payload = maybe_object(fields.get("payload")) or fields
+        foreign_id = maybe_text(payload.get("id")) or maybe_text(payload.get("session_id"))
+        identity = self._source.identity or self._source.content_digest()
+        is_meta = fields.get("type") in ("session_meta", None)
+        self._draft = SessionDraft(self._form, (foreign_id if is_meta else None) or identity)
+        self._calls = _DraftCalls(self._draft)
+
+    def _add(self, record: ForeignRecord) -> None:
+        fields = record.fields
+        kind = maybe_text(fields.get("type"))
+        payload = maybe_object(fields.get("payload"))
+        if payload:
+            self._note(kind or "", payload)
+        item = item_of(fields)
+        self._settle_prompt(item)
+        if item is not None:
+            self._add_item(item, record)
+        elif payload.get("type") == "user_message" and maybe_text(payload.get("message")):
+            # Usually the prompt is an item as well, right before its event or right after it.
+            unit = _Unit("prompt", record)
+            if self._last_text != payload["message"]:
+                unit.is_open = True
+                self._prompt = unit
+            else:
+                unit.kind = "meta"
+            self._units.append(unit)
+        elif kind == "compacted" and payload:
+            self._close_run()
+            self._units.append(_Unit("compacted", record))
+        else:
+            is_meta = kind in META_TYPES or "record_type" in fields or "instructions" in fields
+            self._units.append(_Unit("meta" if is_meta else "unknown", record))
+
+    def _settle_prompt(self, item: Wire | None) -> None:
+        """Decide with the next item whether the event of a prompt is the only record of it."""
+        prompt = self._prompt
+        if prompt is None or item is None:
+            return
+        self._prompt, prompt.is_open = None, False
+        payload = maybe_object(prompt.records[0].fields.get("payload"))
+        if item.get("role") == "user" and _item_text(item) == payload.get("message"):
+            prompt.kind = "meta"
+        else:
+            self._close_run()
+
+    def _add_item(self, item: Wire, record: ForeignRecord) -> None:
+        kind, role = maybe_text(item.get("type")), maybe_text(item.get("role"))
+        is_output = kind in ("tool_search_output", "function_result") or (
+            kind is not None and kind.endswith(("_output", "tool_result"))
+        )
+        if is_output or role in _ROLES:
+            self._close_run()
+            self._units.append(_Unit("result" if is_output else "input", record))
+            self._last_text = None if is_output else _item_text(item)
+            return
+        if kind not in (None, "message") and kind not in _ITEM_TYPES | set(_SIMPLE_CALLS):
+            self._units.append(_Unit("unknown", record))
+            return
+        if self._run is not None:
+            self._run.records.append(record)
+            return
+        if self._last_run is not None:
+            self._last_run.is_open = False
+        unit = _Unit("run", record)
+        unit.is_open, unit.model = True, self._model
+        self._run = self._last_run = unit
+        self._units.append(unit)
+
+    def _close_run(self) -> None:
+        self._run = None
+
+    def _note(self, kind: str, payload: Wire) -> None:
+        draft = self._draft
+        draft.cwd = draft.cwd or maybe_text(payload.get("cwd")) or ""
+        if kind == "session_meta":
+            draft.version = maybe_text(payload.get("cli_version")) or draft.version
+            self._provider = maybe_text(payload.get("model_provider")) or self._provider
+        elif kind == "turn_context":
+            name = maybe_text(payload.get("model"))
+            self._model = f"{self._provider}:{name}" if name else self._model
+        elif payload.get("type") == "token_count":
+            self._count(maybe_object(payload.get("info")))
+        elif payload.get("type") == "thread_name_updated":
+            draft.title = maybe_text(payload.get("thread_name")) or draft.title
+
+    def _count(self, info: Wire) -> None:
+        """Give the newest response its usage; an event that repeats the total counts nothing."""
+        counts, total = maybe_object(info.get("last_token_usage")), info.get("total_token_usage")
+        if not counts or self._last_run is None or (total is not None and total == self._total):
+            return
+        self._total = total
+        usage = _usage(counts)
+        before = self._last_run.usage
+        if usage is not None and before is not None:
+            usage = new_usage(
+                latency_ms=0,
+                input_tokens=before.input_tokens + usage.input_tokens,
+                output_tokens=before.output_tokens + usage.output_tokens,
+                cached_input_tokens=before.cached_input_tokens + usage.cached_input_tokens,
+                reasoning_output_tokens=before.reasoning_output_tokens
+                + usage.reasoning_output_tokens,
+            )
+        self._last_run.usage = usage or before
+
+    # Entries
+
+    def _emit(self) -> None:
+        while self._units and not self._units[0].is_open:
+            unit = self._units.popleft()
+            first = unit.records[0]
+            self._draft.time(_time_of(first.fields))
+            entries: Sequence[KnownEntry | Message] = ()
+            match unit.kind:
+                case "run":
+                    entries = [self._response(unit)]
+                case "prompt":
+                    entries = [self._event_prompt(first)]
+                case "input":
+                    entries = [self._input(first)]
+                case "result":
+                    result = self._result(first)
+                    if result is None:
+                        self._draft.keep_unknown(first)
+                    else:
+                        entries = [result]
+                case "compacted":
+                    entries = [self._summary(first)]
+                case "meta":
+                    self._draft.keep(first)
+                case _:
+                    self._draft.keep_unknown(first)
+            if entries:
+                self._draft.add_unit(entries, unit.records, self._form.store_unit)
+
+    def _response(self, unit: _Unit) -> Message:
+        run = OutputRun(self._calls, self._provider)
+        for record in unit.records:
+            item = normal_item(item_of(record.fields) or {})
+            self._calls.name = maybe_text(item.get("name")) or str(item.get("type"))
+            self._calls.at = record.at
+            run.add(item)
+        moment = self._draft.time(_time_of(unit.records[0].fields))
+        model = unit.model
+        if model is None:
+            name = maybe_text(unit.records[0].fields.get("model"))
+            model = f"{self._provider}:{name}" if name else None
+        return self._draft.message(
+            Role.ASSISTANT,
+            run.blocks,
+            created_at=moment,
+            foreign={"bare": True} if "payload" not in unit.records[0].fields else {},
+            model=model,
+            provider=None if model is None else model.partition(":")[0],
+            **form_metadata(PROTOCOL, run.original_form()),
+            usage=priced(unit.usage, model, moment),
+        )
+
+    def _input(self, record: ForeignRecord) -> Message:
+        item = normal_item(item_of(record.fields) or {})
+        content = item.get("content")
+        foreign: Wire = {} if "payload" in record.fields else {"bare": True}
+        blocks: Sequence[ContentBlock]
+        form: Wire = {}
+        if isinstance(content, list):
+            blocks, originals = decode_parts(maybe_list(content), self._provider)
+            form = {"parts": True, "blocks": originals}
+        else:
+            blocks = (TextBlock(content if isinstance(content, str) else ""),)
+            foreign["text"] = True
+        return self._draft.message(
+            _ROLES[str(item.get("role"))],
+            blocks,
+            created_at=_time_of(record.fields),
+            foreign=foreign,
+            **form_metadata(PROTOCOL, form),
+        )
+
+    def _event_prompt(self, record: ForeignRecord) -> Message:
+        text = maybe_text(maybe_object(record.fields.get("payload")).get("message")) or ""
+        return self._draft.message(
+            Role.USER,
+            (TextBlock(text),),
+            created_at=_time_of(record.fields),
+            foreign={"event": True},
+        )
+
+    def _result(self, record: ForeignRecord) -> Message | None:
+        item = normal_item(item_of(record.fields) or {})
+        self._calls.has_call = True
+        self._calls.name = maybe_text(item.get("name")) or ""
+        # A search of the server's own tools names no call that a client runs.
+        decoded = decode_tool_output(item, self._calls, self._provider)
+        if decoded is None:
+            return None
+        result, form = decoded
+        foreign: Wire = {} if "payload" in record.fields else {"bare": True}
+        moment = _time_of(record.fields)
+        if not self._calls.has_call:
+            return self._draft.orphan_result(
+                result.content, record.at, "$.payload", created_at=moment, foreign=foreign
+            )
+        name = self._draft.tool_name(result.tool_use_id)
+        return self._draft.message(
+            Role.TOOL,
+            (result,),
+            created_at=moment,
+            foreign=foreign,
+            parent_tool_use_id=result.tool_use_id,
+            **form_metadata(PROTOCOL, form),
+            outcome=Outcome(status=OutcomeStatus.SUCCESS, tool_name=name),
+        )
+
+    def _summary(self, record: ForeignRecord) -> CompactionEntry:
+        payload = maybe_object(record.fields.get("payload"))
+        text = maybe_text(payload.get("message")) or "\n\n".join(_texts(payload))
+        return CompactionEntry(
+            id=self._draft.next_id(),
+            session_id=self._draft.session_id,
+            created_at=self._draft.time(_time_of(record.fields)),
+            summary=text,
+        )
+
+
+def _item_text(item: Wire) -> str:
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    texts = (maybe_text(maybe_object(part).get("text")) for part in maybe_list(content))
+    return "\n".join(text for text in texts if text)
+
+
+def _texts(payload: Wire) -> Iterator[str]:
+    for item in maybe_list(payload.get("replacement_history")):
+        for part in maybe_list(maybe_object(item).get("content")):
+            text = maybe_text(maybe_object(part).get("text"))
+            if text:
+                yield text
+
+
+def _usage(counts: Wire) -> Usage | None:
+    total = maybe_count(counts.get("input_tokens")) or 0
+    cached = min(maybe_count(counts.get("cached_input_tokens")) or 0, total)
+    output = maybe_count(counts.get("output_tokens")) or 0
+    reasoning = min(maybe_count(counts.get("reasoning_output_tokens")) or 0, output)
+    if not total and not output:
+        return None
+    return new_usage(
+        latency_ms=0,
+        input_tokens=total - cached,
+        cached_input_tokens=cached,
+        output_tokens=output,
+        reasoning_output_tokens=reasoning,
+    )
+
+
+def _time_of(fields: Wire) -> datetime | None:
+    text = maybe_text(fields.get("timestamp")) or maybe_text(fields.get("created_at"))
+    return None if text is None else parse_time(text)

@@ -1,0 +1,80 @@
+"""The session formats by name, and the one that a file is of.
+
+A format is one module: a subclass of `SessionFormat`, and a row in the table below. Other packages
+add theirs under the entry point group `metis.session_formats`: the name is that for `--format`, the
+value the class. Modules are imported when a format is needed first.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import cast
+
+from metis.canonical.errors import UnknownFormatError
+from metis.interchange.session_format import SessionFormat
+from metis.interchange.source import Source
+
+ENTRY_POINT_GROUP = "metis.session_formats"
+"""The group under which other packages register formats."""
+
+# A file is offered to the formats in this order: those with the most specific marks come first.
+_BUILTIN: Mapping[str, str] = {
+    "claude-code": "metis.interchange.claude_code:ClaudeCode",
+    "codex": "metis.interchange.codex:Codex",
+    "klaude": "metis.interchange.document_session:Klaude",
+    "gpt2099": "metis.interchange.document_session:Gpt2099",
+    "attocode": "metis.interchange.document_session:Attocode",
+}
+_ALIASES = {"klaude-code": "klaude"}
+
+
+def session_formats() -> tuple[str, ...]:
+    """Return the names of all session formats, those of other packages included."""
+    return (*_BUILTIN, *(name for name in _registered() if name not in _BUILTIN))
+
+
+@cache
+def session_format(name: str) -> SessionFormat:
+    """Return a format by its name.
+
+    Raises:
+        UnknownFormatError: there is none.
+    """
+    name = _ALIASES.get(name, name)
+    if name in _BUILTIN:
+        module, _, class_name = _BUILTIN[name].partition(":")
+        kind = cast("type[SessionFormat]", getattr(import_module(module), class_name))
+        return kind()
+    registered = _registered()
+    if name not in registered:
+        raise UnknownFormatError(name, session_formats())
+    return registered[name]()
+
+
+def detect_format(source: Source) -> SessionFormat:
+    """Return the format that a file looks like.
+
+    Raises:
+        UnknownFormatError: it looks like none of them.
+    """
+    for form in _all_formats():
+        if form.fits(source):
+            return form
+    raise UnknownFormatError(None, session_formats())
+
+
+def _all_formats() -> Iterator[SessionFormat]:
+    for name in session_formats():
+        yield session_format(name)
+
+
+@cache
+def _registered() -> Mapping[str, type[SessionFormat]]:
+    formats: dict[str, type[SessionFormat]] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        loaded = point.load()
+        # A package may register anything; only a format is one.
+        if isinstance(loaded, type) and issubclass(loaded, SessionFormat):
+            formats[point.name] = loaded
+    return formats

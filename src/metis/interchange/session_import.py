@@ -1,0 +1,232 @@
+"""Import: stores sessions of other programs, and only what is new of those stored already."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from metis.canonical.blocks import ToolUseBlock
+from metis.canonical.errors import UnknownSessionError
+from metis.canonical.ids import is_ulid, new_tool_use_id, new_ulid_after
+from metis.canonical.message import SCHEMA_VERSION, Message
+from metis.canonical.metadata import Usage
+from metis.interchange.session_draft import ForeignSession, entry_key
+from metis.store import SessionRecord, Store
+from metis.store.entries import (
+    AnyEntry,
+    CompactionEntry,
+    KnownEntry,
+    MessageEntry,
+    RetractionEntry,
+    RewindEntry,
+    UnknownEntry,
+)
+from metis.store.threads import Threads
+from metis.store.transfer import IdMapping
+from metis.wire.json_access import maybe_object
+
+# Rows of a batch are in memory beside the entries; a long session is never there twice.
+_BATCH = 256
+_COUNTS = (
+    *("input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens"),
+    *("cache_creation_1h_input_tokens", "reasoning_output_tokens", "cost_usd"),
+)
+
+
+class ImportedSession(NamedTuple):
+    """A stored session, and how many messages were new."""
+
+    record: SessionRecord
+    added: int
+
+
+class _Stored(NamedTuple):
+    entry_id: str
+    message: Message | None
+
+
+async def import_session(
+    store: Store, session: ForeignSession, *, workspace: str = ""
+) -> ImportedSession:
+    """Store a session, or what is new of it; importing a file again changes nothing."""
+    record, history = await _stored_session(store, session.session_id)
+    is_new = record is None
+    if record is None:
+        record = _new_record(session, workspace)
+        await store.restore_session(record)
+    plan = _Plan(session, history)
+    batch: list[AnyEntry] = []
+    for entry in session.entries:
+        batch += plan.new_entries(entry)
+        if len(batch) >= _BATCH:
+            await store.append_entries(batch)
+            batch = []
+    batch += plan.last_entries()
+    if batch:
+        await store.append_entries(batch)
+    if is_new:
+        await store.restore_session(record)
+    elif plan.added:
+        newest = max((record.updated_at, *(entry.created_at for entry in session.entries)))
+        await store.restore_session(replace(record, updated_at=newest))
+    return ImportedSession(record, plan.added)
+
+
+async def _stored_session(
+    store: Store, session_id: str
+) -> tuple[SessionRecord | None, Sequence[AnyEntry]]:
+    try:
+        record = await store.session(session_id)
+    except UnknownSessionError:
+        return None, ()
+    return record, await store.history(session_id)
+
+
+def _new_record(session: ForeignSession, workspace: str) -> SessionRecord:
+    times = [entry.created_at for entry in session.entries] or [_now()]
+    models = [message.metadata.model for message in session.messages() if message.metadata.model]
+    return SessionRecord(
+        id=session.session_id,
+        workspace_path=session.cwd or workspace,
+        active_model=models[-1] if models else None,
+        schema_version=SCHEMA_VERSION,
+        created_at=min(times),
+        updated_at=max(times),
+    )
+
+
+class _Plan:
+    """Decides which entries of a session are new."""
+
+    def __init__(self, session: ForeignSession, history: Sequence[AnyEntry]) -> None:
+        self.added = 0
+        self._session = session
+        self._ids: dict[str, str] = {}
+        self._tool_ids: dict[str, str] = {}
+        self._stored: dict[str, _Stored] = {}
+        self._newest = ""
+        self._threads = Threads(history)
+        for entry in history:
+            if isinstance(entry, UnknownEntry):
+                continue
+            self._newest = max(self._newest, entry.id if isinstance(entry, MessageEntry) else "")
+            key = entry_key(entry, session.system)
+            if key is not None:
+                message = entry.message if isinstance(entry, MessageEntry) else None
+                self._stored[key] = _Stored(entry.id, message)
+
+    def new_entries(self, entry: KnownEntry) -> list[AnyEntry]:
+        """Return what to store for an entry: nothing if it is stored already."""
+        key = entry_key(entry, self._session.system)
+        stored = None if key is None else self._stored.get(key)
+        if not isinstance(entry, MessageEntry):
+            if stored is not None:
+                return []
+            return self._placed([self._with_ids(entry)])
+        if stored is None or stored.message is None or self._is_of_grown_call(entry.message):
+            return self._placed([self._new_message(entry.message)])
+        if _is_same(stored.message, entry.message):
+            self._ids[entry.id] = stored.entry_id
+            return []
+        # A complete message is never rewritten: the longer one takes its place, with calls and
+        # results of its own.
+        calls = [block.id for block in entry.message.content if isinstance(block, ToolUseBlock)]
+        self._tool_ids |= {call: new_tool_use_id() for call in calls}
+        reason = "the program has written more of it since"
+        retraction = RetractionEntry(
+            id=entry.id,
+            session_id=entry.session_id,
+            created_at=entry.created_at,
+            message_id=stored.entry_id,
+            reason=reason,
+        )
+        usage = _difference(entry.message.metadata.usage, stored.message.metadata.usage)
+        metadata = replace(entry.message.metadata, usage=usage)
+        grown = self._new_message(replace(entry.message, metadata=metadata))
+        return self._placed([retraction, grown])
+
+    def last_entries(self) -> list[AnyEntry]:
+        """Return the entry that makes the end of the conversation that of the program."""
+        tip = self._ids.get(self._session.tip or "", self._session.tip)
+        if not self.added or tip is None or tip == self._threads.tip:
+            return []
+        last = self._session.entries[-1]
+        return [
+            RewindEntry(
+                id=last.id, session_id=last.session_id, created_at=last.created_at, to_id=tip
+            )
+        ]
+
+    def _placed(self, entries: list[AnyEntry]) -> list[AnyEntry]:
+        for entry in entries:
+            self._threads.add(entry)
+        return entries
+
+    def _is_of_grown_call(self, message: Message) -> bool:
+        return message.metadata.parent_tool_use_id in self._tool_ids
+
+    def _new_message(self, message: Message) -> MessageEntry:
+        self.added += 1
+        if self._tool_ids:
+            message = _with_tool_ids(message, self._tool_ids)
+        new_id = message.id
+        parents = tuple(self._ids.get(parent, parent) for parent in message.metadata.parents)
+        if new_id <= self._newest:
+            # Others have continued the session here: this is another branch of it.
+            new_id = new_ulid_after(self._newest if is_ulid(self._newest) else new_id)
+        self._ids[message.id] = new_id
+        self._newest = new_id
+        metadata = replace(message.metadata, parents=parents)
+        stored = replace(message, id=new_id, metadata=metadata)
+        return MessageEntry(
+            id=new_id,
+            session_id=stored.session_id,
+            created_at=stored.created_at,
+            message=stored,
+        )
+
+    def _with_ids(self, entry: KnownEntry) -> KnownEntry:
+        if isinstance(entry, CompactionEntry):
+            return replace(
+                entry,
+                head_id=self._mapped(entry.head_id),
+                first_kept_id=self._mapped(entry.first_kept_id),
+            )
+        if isinstance(entry, RewindEntry):
+            return replace(entry, to_id=self._mapped(entry.to_id))
+        return entry
+
+    def _mapped(self, message_id: str | None) -> str | None:
+        return None if message_id is None else self._ids.get(message_id, message_id)
+
+
+def _with_tool_ids(message: Message, tool_ids: Mapping[str, str]) -> Message:
+    mapping = IdMapping(message.session_id, {message.id: message.id}, tool_ids, {})
+    mapped = mapping.map_message(message)
+    external: dict[str, Any] = dict(mapped.metadata.external or {})
+    for system, data in external.items():
+        calls = maybe_object(maybe_object(data).get("calls"))
+        if calls:
+            renamed = {tool_ids.get(call, call): wire_id for call, wire_id in calls.items()}
+            external[system] = {**data, "calls": renamed}
+    return replace(mapped, metadata=replace(mapped.metadata, external=external or None))
+
+
+def _is_same(stored: Message, read: Message) -> bool:
+    if stored.content_digest() != read.content_digest():
+        return False
+    usage = read.metadata.usage
+    return usage is None or stored.metadata.usage is not None
+
+
+def _difference(usage: Usage | None, before: Usage | None) -> Usage | None:
+    """Return what a longer message used beyond the part that is counted already."""
+    if usage is None or before is None:
+        return usage
+    counts = {name: max(getattr(usage, name) - getattr(before, name), 0) for name in _COUNTS}
+    return replace(usage, **counts)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
