@@ -7,7 +7,7 @@ same ids. Nothing in a file is an error: what has no meaning is stored as it is 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,15 +26,19 @@ from metis.store.entries import KnownEntry, MessageEntry, SidecarEntry, entry_of
 from metis.wire.call import RequestContext
 from metis.wire.json_access import Wire, maybe_object
 
-if TYPE_CHECKING:
-    from metis.interchange.session_format import SessionFormat
-
 RECORD_KIND = "foreign_record"
 """The kind of a sidecar entry that is a record of another program, as it was read."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ORDINAL_BITS, _HASH_BITS = 32, 48
 _MAX_LISTED = 200
+
+
+class NamedFormat(Protocol):
+    """What a draft needs to know of the format that it is read from."""
+
+    name: ClassVar[str]
+    system: ClassVar[str]
 
 
 class ForeignSession(Struct):
@@ -67,7 +71,7 @@ class ForeignSession(Struct):
 class SessionDraft:
     """Collects the entries and losses of one session."""
 
-    def __init__(self, form: "SessionFormat", foreign_id: str) -> None:
+    def __init__(self, form: NamedFormat, foreign_id: str) -> None:
         self.form = form
         self.foreign_id = foreign_id
         self.session_id = imported_session_id(form.system, foreign_id)
