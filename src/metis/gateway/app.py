@@ -6,8 +6,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
-
 from metis import adapters
 from metis.adapters.adapter import Adapter
 from metis.canonical.errors import InvalidRequestError, ProviderError
@@ -16,7 +14,6 @@ from metis.gateway.client_call import (
     ClientCall,
     ClientKeys,
     Receive,
-    RequestKeys,
     Scope,
     Send,
     read_body,
@@ -24,11 +21,12 @@ from metis.gateway.client_call import (
     recorded_headers,
 )
 from metis.gateway.config import POLICIES, GatewayConfig, Policy
-from metis.gateway.endpoints import CHAT, MESSAGES, RESPONSES, Endpoint, match_path
-from metis.gateway.errors import CLIENT_LEFT, JSON_TYPE, encode_error, reply_error
+from metis.gateway.endpoints import match_path
+from metis.gateway.errors import CLIENT_LEFT, reply_error
 from metis.gateway.exchange import Reader, Recorder
 from metis.gateway.models import ModelNames, Target
 from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
+from metis.gateway.side import SideEndpoints, refuse
 from metis.gateway.translation import Translation, request_adapter
 from metis.gateway.upstream import Providers, Upstream
 from metis.sim.request import Settings
@@ -39,9 +37,6 @@ from metis.transport.retry import call_failures, provider_error
 from metis.wire.call import CanonicalRequest, RequestContext
 
 log = logging.getLogger("metis.gateway")
-
-_encode = msgspec.json.Encoder().encode
-_NO_KEYS = RequestKeys()
 
 
 class PlainReader:
@@ -73,6 +68,7 @@ class Gateway:
         self.recorder = recorder
         self._has_connection_watch = has_connection_watch
         """Whether the server cancels the task of a call whose client leaves."""
+        self._side = SideEndpoints(self)
         self.is_ready = False
         self.is_draining = False
         self.load(config)
@@ -131,7 +127,7 @@ class Gateway:
         method, path = scope["method"], scope["path"]
         endpoint = match_path(method, path)
         if endpoint is None or endpoint.action != "answer":
-            await self._side(scope, receive, send, endpoint)
+            await self._side.serve(scope, receive, send, endpoint)
             return
         try:
             key = self.keys.authenticate(scope["headers"], scope["query_string"])
@@ -139,9 +135,9 @@ class Gateway:
             await refuse(send, error, endpoint)
             return
         call = ClientCall(scope, receive, send, endpoint, key)
-        await self._guarded(call, self._answer)
+        await self.guarded(call, self._answer)
 
-    async def _guarded(
+    async def guarded(
         self, call: ClientCall, handle: Callable[[ClientCall], Awaitable[None]]
     ) -> None:
         """Answer a call; every failure becomes an error in the client's language."""
@@ -221,24 +217,6 @@ class Gateway:
             stated.append(POLICIES[POLICIES.index(header)])
         return max(stated, key=POLICIES.index)
 
-    async def _side(
-        self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint | None
-    ) -> None:
-        """Answer everything that is no call of a model."""
-        del receive
-        path = scope["path"]
-        if path == "/healthz":
-            await reply_json(send, 200, {"status": "ok"})
-            return
-        if path == "/readyz":
-            is_ready = self.is_ready and not self.is_draining
-            status = {"status": "ready" if is_ready else "not ready"}
-            await reply_json(send, 200 if is_ready else 503, status)
-            return
-        shown = endpoint or client_endpoint(scope)
-        text = f"the gateway serves nothing at {scope['method']} {path}"
-        await refuse(send, InvalidRequestError(text, status=404), shown)
-
 
 async def _cancel_if_left(call: ClientCall, task: "asyncio.Task[Any] | None") -> None:
     """Cancel a call whose client leaves; for servers that report this only on request."""
@@ -246,33 +224,3 @@ async def _cancel_if_left(call: ClientCall, task: "asyncio.Task[Any] | None") ->
         pass
     if task is not None:
         task.cancel()
-
-
-def client_endpoint(scope: Scope) -> Endpoint:
-    """Return the endpoint by whose rules a client reads errors, by its headers."""
-    names = {name for name, _ in scope["headers"]}
-    if b"anthropic-version" in names:
-        return MESSAGES
-    if b"x-goog-api-key" in names or scope["path"].startswith("/v1beta"):
-        return Endpoint(adapter="gemini", protocol="gemini")
-    return RESPONSES if b"originator" in names else CHAT
-
-
-async def reply_json(
-    send: Send, status: int, value: Any, headers: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    """Send a JSON value."""
-    body = _encode(value)
-    sent = [JSON_TYPE, (b"content-length", str(len(body)).encode()), *(headers or [])]
-    await send({"type": "http.response.start", "status": status, "headers": sent})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def refuse(send: Send, error: Exception, endpoint: Endpoint) -> None:
-    """Send an error in the protocol of an endpoint."""
-    status, body, headers = encode_error(error, endpoint.adapter)
-    headers.append((b"content-length", str(len(body)).encode()))
-    # The body of the request is not read: the connection cannot be used again.
-    headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

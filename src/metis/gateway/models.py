@@ -1,6 +1,6 @@
 """Model names: which provider answers a requested name, and the lists that clients read."""
 
-from datetime import UTC, datetime
+import re
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
@@ -17,9 +17,7 @@ from metis.gateway.upstream import Provider, Providers
 
 _MAX_RESOLVED = 10_000
 _NOT_FOUND = 404
-_CREATED = datetime(2026, 1, 1, tzinfo=UTC)
-_CREATED_SECONDS = int(_CREATED.timestamp())
-_CREATED_TEXT = "2026-01-01T00:00:00Z"
+_LIST_PREFIX = re.compile(r"^(?:claude|gpt)--")
 
 
 class Target(Struct, frozen=True):
@@ -56,6 +54,8 @@ class ModelNames:
     def _resolve(self, name: str, endpoint: Endpoint) -> Target:
         if not name:
             name = self._config.default_model or ""
+        # Names that were listed with a prefix, because some clients show only names they know.
+        name = _LIST_PREFIX.sub("", name)
         if pinned := self._pinned(name):
             return self._target(*pinned, endpoint)
         alias = self._config.aliases.get(name, name)
@@ -140,17 +140,18 @@ class ModelNames:
         """Return the models that clients may ask for: aliases, routes, and those of providers."""
         rows: dict[str, ListedModel] = {}
         for name, target in self._config.aliases.items():
-            rows[name] = ListedModel(name, self._info(target))
+            rows[name] = ListedModel(name, self.info(target))
         for route in self._config.routes:
             if not any(sign in route.pattern for sign in "*?["):
-                rows.setdefault(route.pattern, ListedModel(route.pattern, self._info(route.target)))
+                rows.setdefault(route.pattern, ListedModel(route.pattern, self.info(route.target)))
         for entry in self._catalog.models():
             is_chat = not entry.supports_embeddings
             if is_chat and entry.provider in self._providers:
                 rows.setdefault(entry.wire_name, ListedModel(entry.wire_name, entry))
         return list(rows.values())
 
-    def _info(self, target: str) -> ModelInfo | None:
+    def info(self, target: str) -> ModelInfo | None:
+        """Return what the catalogue knows of a model."""
         return self._catalog.entries.get(target) or self._entry(target.partition(":")[2] or target)
 
 
