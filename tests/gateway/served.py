@@ -13,7 +13,10 @@ from msgspec.structs import replace
 
 from metis.gateway.app import Gateway
 from metis.gateway.config import ClientKey, GatewayConfig, ProviderConfig, Route
+from metis.gateway.recorder import Recorder
 from metis.gateway.server import make_server
+from metis.session.models import Models
+from metis.store import Store
 from metis.transport.keys import Keys
 
 Handler = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
@@ -110,13 +113,14 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(
+async def serve(  # noqa: PLR0913 - settings, all by name
     upstream: Upstream | None = None,
     *,
     keys: tuple[str, ...] = (),
     routes: tuple[str, ...] = (),
     providers: tuple[str, ...] = ("openai", "openai-responses", "anthropic", "gemini", "ollama"),
     config: GatewayConfig | None = None,
+    store: Store | None = None,
 ) -> AsyncGenerator[Served]:
     """Run a gateway before an upstream for as long as the context is open."""
     runner: web.AppRunner | None = None
@@ -138,7 +142,10 @@ async def serve(
         keys=tuple(map(ClientKey.parse, keys)) or config.keys,
         routes=tuple(map(Route.parse, routes)) or config.routes,
     )
-    gateway = Gateway(config, Keys(environment={}), has_connection_watch=True)
+    recorder = Recorder(store, Models(keys=Keys(environment={})))
+    gateway = Gateway(
+        config, Keys(environment={}), recorder=recorder, store=store, has_connection_watch=True
+    )
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     server = make_server(gateway, lambda: config, None)

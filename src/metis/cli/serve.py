@@ -17,6 +17,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import SettingsError
 from metis.cli.output import EchoHandler, echo
 from metis.gateway.clients import client_setups
@@ -26,7 +27,9 @@ from metis.gateway.config import (
     read_config,
     without_address,
 )
+from metis.session.models import Models
 from metis.settings import UserPaths
+from metis.store.store import open_store
 from metis.transport.keys import Keys
 
 KEYS_VARIABLE = "METIS_GATEWAY_KEYS"
@@ -96,10 +99,21 @@ def run_gateway(options: ServeOptions, *, verbose: bool) -> int:
 def make_gateway(config: GatewayConfig) -> Any:
     """Return the application for settings, with the keys and the store of the user."""
     from metis.gateway.app import Gateway  # noqa: PLC0415 - not needed to run a client
+    from metis.gateway.recorder import Recorder  # noqa: PLC0415 - as above
 
     paths = UserPaths.from_environment()
-    keys = Keys(file=paths.keys)
-    return Gateway(config, keys, has_connection_watch=True)
+    keys, reader = Keys(file=paths.keys), RequestReader()
+    base_urls = {name: row.base_urls[0] for name, row in config.providers.items() if row.base_urls}
+    models = Models(base_urls=base_urls, keys=keys)
+    store = None if config.store == NO_STORE else open_store(config.store or paths.store_url)
+    return Gateway(
+        config,
+        keys,
+        reader=reader,
+        recorder=Recorder(store, models, reader=reader),
+        store=store,
+        has_connection_watch=True,
+    )
 
 
 def _address(config: GatewayConfig, port: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from metis import adapters
-from metis.adapters.adapter import Adapter
+from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import InvalidRequestError, ProviderError
 from metis.gateway.client_call import (
     POLICY_HEADER,
@@ -20,52 +20,45 @@ from metis.gateway.client_call import (
     read_keys,
     recorded_headers,
 )
+from metis.gateway.client_sessions import RECORDED_HEADERS
 from metis.gateway.config import POLICIES, GatewayConfig, Policy
 from metis.gateway.endpoints import match_path
 from metis.gateway.errors import CLIENT_LEFT, reply_error
-from metis.gateway.exchange import Reader, Recorder
 from metis.gateway.models import ModelNames, Target
 from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
+from metis.gateway.recorder import Recorder
 from metis.gateway.side import SideEndpoints, refuse
 from metis.gateway.translation import Translation, request_adapter
 from metis.gateway.upstream import Providers, Upstream
+from metis.gateway.websocket import serve_socket
 from metis.sim.request import Settings
 from metis.sim.server import Simulator
+from metis.store import Store
 from metis.streaming import StreamError
 from metis.transport.keys import Keys
 from metis.transport.retry import call_failures, provider_error
-from metis.wire.call import CanonicalRequest, RequestContext
 
 log = logging.getLogger("metis.gateway")
-
-
-class PlainReader:
-    """Reads each request anew."""
-
-    def read(
-        self, adapter: Adapter, tenant: str, body: bytes, context: RequestContext, /
-    ) -> CanonicalRequest:
-        """Return the canonical request of a body."""
-        del tenant
-        return adapter.from_wire_request(body, context)
 
 
 class Gateway:
     """Serves every protocol to clients, and calls any provider."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its parts, all by name
         self,
         config: GatewayConfig,
         keys: Keys,
         *,
-        reader: Reader | None = None,
+        reader: RequestReader | None = None,
         recorder: Recorder | None = None,
+        store: Store | None = None,
         has_connection_watch: bool = False,
     ) -> None:
         self._provider_keys = keys
         self._simulator: Simulator | None = None
-        self.reader: Reader = reader or PlainReader()
+        self.reader = reader or RequestReader()
         self.recorder = recorder
+        self._store = store
         self._has_connection_watch = has_connection_watch
         """Whether the server cancels the task of a call whose client leaves."""
         self._side = SideEndpoints(self)
@@ -98,6 +91,8 @@ class Gateway:
         self.is_ready = False
         if self.recorder is not None:
             await self.recorder.close()
+        if self._store is not None:
+            await self._store.close()
         await self.upstream.close()
         if self._simulator is not None:
             await self._simulator.stop()
@@ -110,7 +105,7 @@ class Gateway:
             case "lifespan":
                 await self._lifespan(receive, send)
             case _:
-                await send({"type": "websocket.close", "code": 1000})
+                await serve_socket(self, scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -135,7 +130,7 @@ class Gateway:
             await refuse(send, error, endpoint)
             return
         call = ClientCall(scope, receive, send, endpoint, key)
-        await self.guarded(call, self._answer)
+        await self.guarded(call, self.answer)
 
     async def guarded(
         self, call: ClientCall, handle: Callable[[ClientCall], Awaitable[None]]
@@ -177,7 +172,7 @@ class Gateway:
         data = encoder.encode(StreamError(exchange.id, type(error).__name__, text))
         await call.write(data + encoder.finish(), more=False)
 
-    async def _answer(self, call: ClientCall) -> None:
+    async def answer(self, call: ClientCall) -> None:
         """Answer a request for a response of a model."""
         exchange, endpoint = call.exchange, call.endpoint
         limits = self.config.limits
@@ -196,15 +191,23 @@ class Gateway:
             target = Target(target.provider, target.model, "translate")
         exchange.provider, exchange.model = target.provider.name, target.model
         exchange.mode = target.mode
-        if self.recorder is not None:
-            exchange.headers = recorded_headers(call.headers)
-            self.recorder.begin(exchange)
         keep_alive = KeepAlive(call, limits.keep_alive_s, limits.silence_s)
         if target.mode == "pass":
+            await self._begin(call)
             await pass_request(call, target, self.upstream, keep_alive)
             return
         translation = Translation(call, target, self.upstream, self.reader, limits, keys)
-        await translation.run(self._policy(call), keep_alive)
+        request = translation.read()
+        await self._begin(call)
+        await translation.run(request, self._policy(call), keep_alive)
+
+    async def _begin(self, call: ClientCall) -> None:
+        """Set the session of a call; only an unknown history may wait for the store."""
+        recorder, exchange = self.recorder, call.exchange
+        if recorder is not None:
+            exchange.headers = recorded_headers(call.headers, RECORDED_HEADERS)
+            if not recorder.begin(exchange):
+                await recorder.search(exchange)
 
     def _policy(self, call: ClientCall) -> Policy:
         """Return the policy of a call: of its header, its key or the settings; the strictest."""

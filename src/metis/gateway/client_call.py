@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from json import JSONDecoder
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -137,13 +138,12 @@ def forwarded_headers(
     }
 
 
-def recorded_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers of a client without credentials."""
-    return {
-        name.decode("latin-1"): value.decode("latin-1")
-        for name, value in headers
-        if name not in CREDENTIAL_HEADERS
-    }
+def recorded_headers(
+    headers: Iterable[tuple[bytes, bytes]], names: AbstractSet[str]
+) -> dict[str, str]:
+    """Return the headers of a client that are of these names, which hold no credentials."""
+    decoded = ((name.decode("latin-1"), value) for name, value in headers)
+    return {name: value.decode("latin-1") for name, value in decoded if name in names}
 
 
 class ClientCall:

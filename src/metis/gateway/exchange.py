@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +14,7 @@ from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
 from metis.projection import Loss
-from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.call import CanonicalRequest
 
 Mode = Literal["pass", "translate"]
 """Whether the bytes of a client went on as they came, or were translated."""
@@ -106,46 +106,10 @@ class Exchange(Struct, kw_only=True):
     cost_usd: Decimal | None = None
     attempts: list[Attempt] = []
     timings: Timings = msgspec.field(default_factory=Timings)
+    facts: dict[str, Any] = {}
+    """What the recorder learns while it stores the exchange."""
 
     @property
     def model_id(self) -> str:
         """The canonical id of the model, for its price."""
         return f"{self.provider}:{self.model}"
-
-
-class Reader(Protocol):
-    """Reads the requests of clients."""
-
-    def read(
-        self, adapter: Adapter, tenant: str, body: bytes, context: RequestContext, /
-    ) -> CanonicalRequest:
-        """Return the canonical request of a body."""
-        ...
-
-
-class Recorder(Protocol):
-    """Stores exchanges, beside the answers."""
-
-    async def start(self) -> None:
-        """Begin to store."""
-        ...
-
-    async def close(self) -> None:
-        """Store what is queued, and end."""
-        ...
-
-    def begin(self, exchange: Exchange, /) -> None:
-        """Set the session of an exchange; this takes microseconds."""
-        ...
-
-    def record(self, exchange: Exchange, /) -> None:
-        """Queue an exchange that has ended; this never waits."""
-        ...
-
-    async def lookup(self, request_id: str, tenant: Tenant, /) -> dict[str, Any] | None:
-        """Return an exchange of a tenant as JSON, if it is known."""
-        ...
-
-    def metrics(self) -> dict[str, int]:
-        """Return counts of what was stored and what was left out."""
-        ...

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidRequestError, ProviderError
 from metis.gateway.client_call import (
@@ -183,6 +184,8 @@ class SideEndpoints:
             return
         exchange.mode = "translate"
         call.body = _counted_body(call.body)
+        path = endpoint.path.replace(":countTokens", ":generateContent")
+        call.endpoint = endpoint if path == endpoint.path else replace(endpoint, path=path)
         translation = Translation(call, target, gateway.upstream, gateway.reader, limits, keys)
         request = translation.read()
         adapter = target.provider.adapter

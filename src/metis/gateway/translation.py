@@ -9,15 +9,17 @@ from msgspec.structs import replace
 
 from metis import adapters
 from metis.adapters.adapter import Adapter
+from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import InvalidRequestError
 from metis.canonical.message import Message
 from metis.gateway.client_call import ClientCall, RequestKeys
+from metis.gateway.client_sessions import tenant_key
 from metis.gateway.config import Limits, Policy
 from metis.gateway.endpoints import STREAM_TYPES, Endpoint
 from metis.gateway.errors import JSON_TYPE, metis_headers
-from metis.gateway.exchange import Reader
 from metis.gateway.models import Target
 from metis.gateway.pass_through import KeepAlive, ModelEcho
+from metis.gateway.recorder import READ_SESSION
 from metis.gateway.upstream import Upstream
 from metis.projection import Change, Loss
 from metis.streaming import MessageComplete, StreamError, StreamEvent, UsageUpdate
@@ -54,7 +56,7 @@ class Translation:
         call: ClientCall,
         target: Target,
         upstream: Upstream,
-        reader: Reader,
+        reader: RequestReader,
         limits: Limits,
         keys: RequestKeys | None,
     ) -> None:
@@ -73,20 +75,25 @@ class Translation:
         call, endpoint, exchange = self._call, self._endpoint, self._call.exchange
         # Cursor sends the body of a Responses request to the path of Chat Completions.
         client = adapters.get(request_adapter(endpoint, self._keys))
+        # Clients send the whole history with every request, and equal requests must give equal
+        # bytes, or the provider's cache is lost: ids do not depend on the session.
         context = RequestContext(
-            session_id=exchange.session_id or exchange.id,
+            session_id=READ_SESSION,
             model=endpoint.model or None,
             provider=client.name,
             path=endpoint.path,
-            # Clients send the whole history with every request, and equal requests must give
-            # equal bytes, or the provider's cache is lost.
-            is_stateless=True,
         )
-        tenant = exchange.tenant
-        request = self._reader.read(
-            client, f"{tenant.team_id or ''}/{tenant.user_id or ''}", call.body, context
-        )
+        request = self._reader.read(client, tenant_key(exchange.tenant), call.body, context)
         exchange.request = request
+        native = request.options.native.get("openai_responses", {})
+        if native.get("previous_response_id"):
+            # Dropped, it would leave the model without the conversation.
+            text = "Previous response with id {!r} not found: send the whole input instead"
+            raise InvalidRequestError(
+                text.format(native["previous_response_id"]),
+                status=400,
+                code="previous_response_not_found",
+            )
         return request
 
     def encode(self, request: CanonicalRequest, policy: Policy) -> WireRequest:
@@ -105,10 +112,9 @@ class Translation:
         refuse_losses(wire.losses, policy)
         return wire
 
-    async def run(self, policy: Policy, keep_alive: KeepAlive) -> None:
+    async def run(self, request: CanonicalRequest, policy: Policy, keep_alive: KeepAlive) -> None:
         """Send the request and answer the client."""
         exchange = self._call.exchange
-        request = self.read()
         wire = self.encode(request, policy)
         context = RequestContext(
             session_id=exchange.session_id or exchange.id,

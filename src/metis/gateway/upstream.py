@@ -228,6 +228,26 @@ class Upstream:
             **more,
         )
 
+    async def socket(
+        self, provider: Provider, path: str, headers: Mapping[str, str]
+    ) -> "aiohttp.ClientWebSocketResponse":
+        """Return a WebSocket of a provider.
+
+        Raises:
+            ProviderError: there is none.
+        """
+        adapter = provider.adapter
+        key = provider.keys.next(adapter.profile)
+        if self._session is None:
+            raise NetworkError("the gateway is not running", provider=adapter.name)
+        url, _, more = self._address(adapter.profile.base_url, path)
+        sent = {**headers, **({} if key is None else adapter.profile.auth.headers(key))}
+        try:
+            session: Any = self._session  # its options are a typed dict, which ours is not
+            return await session.ws_connect(url, headers=sent, **more)
+        except call_failures() as failure:
+            raise provider_error(failure, provider.name) from None
+
     def _key_headers(  # noqa: PLR0913, PLR0917 - all that a signature covers
         self,
         method: str,

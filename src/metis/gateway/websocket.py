@@ -1,0 +1,299 @@
+"""Sockets: Responses on a WebSocket, as Codex calls them, and tunnels to realtime endpoints."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from metis.canonical.errors import InvalidRequestError, MetisError, ProviderError
+from metis.canonical.ids import new_ulid
+from metis.gateway.client_call import (
+    ClientCall,
+    Receive,
+    Scope,
+    Send,
+    forwarded_headers,
+    without_key_parameter,
+)
+from metis.gateway.config import ClientKey
+from metis.gateway.endpoints import RESPONSES, match_other, match_path
+from metis.gateway.errors import encode_error
+from metis.gateway.upstream import Provider
+from metis.streaming.text_frames import SseParser
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from metis.gateway.app import Gateway
+
+log = logging.getLogger("metis.gateway")
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+_MAX_RESPONSES = 64
+"""How many earlier responses a socket can continue."""
+_MAX_HISTORY_BYTES = 32 * 1024 * 1024
+_UPGRADE_REQUIRED = 426
+_NORMAL, _REFUSED = 1000, 1008
+_FIRST_ERROR_STATUS = 400
+
+
+async def serve_socket(gateway: "Gateway", scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve one WebSocket: Responses, or a tunnel to a realtime endpoint."""
+    await receive()  # the request to connect
+    try:
+        key = gateway.keys.authenticate(scope["headers"], scope["query_string"])
+    except ProviderError as error:
+        await _refuse(scope, send, 401, error)
+        return
+    endpoint = match_path("POST", scope["path"])
+    if endpoint is not None and endpoint.protocol == "openai_responses":
+        if not gateway.config.web_socket:
+            error = InvalidRequestError("no WebSocket here: use POST", status=_UPGRADE_REQUIRED)
+            await _refuse(scope, send, _UPGRADE_REQUIRED, error)
+            return
+        await send({"type": "websocket.accept"})
+        await ResponsesSocket(gateway, scope, receive, send, key).run()
+        return
+    place = match_other(scope["path"], is_anthropic=False, is_google=False)
+    provider = None if place is None else gateway.providers.get(place.provider)
+    if place is None or provider is None:
+        error = InvalidRequestError(f"no socket at {scope['path']}", status=404)
+        await _refuse(scope, send, 404, error)
+        return
+    await tunnel(gateway, scope, receive, send, provider, place.path)
+
+
+async def _refuse(scope: Scope, send: Send, status: int, error: ProviderError) -> None:
+    """Answer the handshake with an error; a socket that closes at once says nothing."""
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": _REFUSED})
+        return
+    _, body, headers = encode_error(error, RESPONSES.adapter)
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
+class ResponsesSocket:
+    """Responses on one socket, one after the other.
+
+    A request may continue an earlier response of the socket by its id: the gateway holds what was
+    sent and answered, so that any provider can go on, also one that stores nothing.
+    """
+
+    def __init__(
+        self, gateway: "Gateway", scope: Scope, receive: Receive, send: Send, key: ClientKey
+    ) -> None:
+        self._gateway = gateway
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._key = key
+        self._histories: OrderedDict[str, list[Any]] = OrderedDict()
+        """The items of each response: what was sent and what was answered."""
+        self._history_bytes = 0
+
+    async def run(self) -> None:
+        """Answer messages until the client leaves."""
+        while True:
+            message = await self._receive()
+            if message["type"] != "websocket.receive":
+                return
+            data = message.get("bytes") or (message.get("text") or "").encode()
+            answer = asyncio.ensure_future(self._answer(data))
+            leaves = asyncio.ensure_future(self._receive())
+            done, _ = await asyncio.wait((answer, leaves), return_when=asyncio.FIRST_COMPLETED)
+            while answer not in done:
+                if leaves.result()["type"] != "websocket.receive":
+                    answer.cancel()
+                    return
+                # One response at a time: a second request waits for nothing, and is refused.
+                text = "a response is running on this socket"
+                await self._error(InvalidRequestError(text, status=400))
+                leaves = asyncio.ensure_future(self._receive())
+                done, _ = await asyncio.wait((answer, leaves), return_when=asyncio.FIRST_COMPLETED)
+            if leaves.done():
+                if leaves.result()["type"] != "websocket.receive":
+                    return
+            else:
+                leaves.cancel()
+
+    async def _answer(self, data: bytes) -> None:
+        try:
+            request = _decode(data)
+            kind = request.pop("type", None)
+            if kind != "response.create":
+                raise InvalidRequestError(f"unknown event {kind!r}", status=400)
+            # Older clients put the request into an object of its own.
+            request = request.pop("response", None) or request
+            history = self._continue(request)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            await self._error(InvalidRequestError(f"not a JSON object: {error}", status=400))
+            return
+        except MetisError as error:
+            await self._error(error)
+            return
+        if request.pop("generate", True) is False:
+            await self._warm_up(request, history)
+            return
+        request["stream"] = True
+        body = _encode(request)
+        scope: Scope = {
+            **self._scope,
+            "type": "http",
+            "method": "POST",
+            "headers": [
+                header for header in self._scope["headers"] if not header[0].startswith(b"sec-")
+            ],
+        }
+        frames = _Frames(self._send)
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        call = ClientCall(scope, receive, frames.send, RESPONSES, self._key)
+        await self._gateway.guarded(call, self._gateway.answer)
+        if frames.response is not None:
+            output: list[Any] = frames.response.get("output") or []
+            self._remember(str(frames.response.get("id")), [*history, *output], len(body))
+
+    def _continue(self, request: dict[str, Any]) -> list[Any]:
+        """Put the earlier items before those of a request; returns all of them."""
+        given = request.get("input")
+        items: list[Any] = (
+            [{"type": "message", "role": "user", "content": given}]
+            if isinstance(given, str)
+            else list(given or [])
+        )
+        previous = request.get("previous_response_id")
+        if previous in self._histories:
+            items = [*self._histories[previous], *items]
+            del request["previous_response_id"]
+            request["input"] = items
+        return items
+
+    def _remember(self, response_id: str, items: list[Any], size: int) -> None:
+        if size > _MAX_HISTORY_BYTES:
+            return
+        self._histories[response_id] = items
+        while len(self._histories) > _MAX_RESPONSES:
+            self._histories.popitem(last=False)
+
+    async def _warm_up(self, request: dict[str, Any], history: list[Any]) -> None:
+        """Answer a request that only announces what comes: nothing is called."""
+        response: dict[str, Any] = {
+            "id": f"resp_{new_ulid()}",
+            "object": "response",
+            "created_at": 0,
+            "status": "in_progress",
+            "model": request.get("model"),
+            "output": [],
+        }
+        await self._text({"type": "response.created", "sequence_number": 0, "response": response})
+        response = {**response, "status": "completed", "usage": _NO_USAGE}
+        await self._text({"type": "response.completed", "sequence_number": 1, "response": response})
+        self._remember(response["id"], history, 0)
+
+    async def _error(self, error: Exception) -> None:
+        status, body, _ = encode_error(error, RESPONSES.adapter)
+        await self._text(_error_event(status, body))
+
+    async def _text(self, value: dict[str, Any]) -> None:
+        await self._send({"type": "websocket.send", "text": _encode(value).decode()})
+
+
+_NO_USAGE = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+
+
+def _error_event(status: int, body: bytes) -> dict[str, Any]:
+    try:
+        error = _decode(body).get("error")
+    except msgspec.MsgspecError:
+        error = {"message": body[:500].decode(errors="replace")}
+    return {"type": "error", "status": status, "error": error}
+
+
+class _Frames:
+    """Turns the events of a response into messages of a socket."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._parser = SseParser()
+        self._status = 0
+        self._body = b""
+        self.response: dict[str, Any] | None = None
+        """The response, once it is complete."""
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Send what the HTTP handler writes."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            return
+        body = message.get("body", b"")
+        if self._status >= _FIRST_ERROR_STATUS:
+            self._body += body
+            if not message.get("more_body", False):
+                text = _encode(_error_event(self._status, self._body)).decode()
+                await self._send({"type": "websocket.send", "text": text})
+            return
+        for name, data in self._parser.feed(body):
+            if data[:1] != b"{":
+                continue
+            if name in (b"response.completed", b"response.incomplete"):
+                self.response = _decode(data).get("response")
+            await self._send({"type": "websocket.send", "text": bytes(data).decode()})
+
+
+async def tunnel(  # noqa: PLR0913, PLR0917 - both ends of it
+    gateway: "Gateway",
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    provider: Provider,
+    path: str,
+) -> None:
+    """Connect a client with a socket of a provider; nothing is read on the way."""
+    headers = forwarded_headers(scope["headers"])
+    headers = {name: value for name, value in headers.items() if not name.startswith("sec-")}
+    try:
+        socket = await gateway.upstream.socket(
+            provider, path + without_key_parameter(scope["query_string"]), headers
+        )
+    except ProviderError as error:
+        await _refuse(scope, send, 502, error)
+        return
+    await send({"type": "websocket.accept"})
+
+    tasks = [
+        asyncio.ensure_future(_upwards(receive, socket)),
+        asyncio.ensure_future(_downwards(socket, send)),
+    ]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await socket.close()
+
+
+async def _upwards(receive: Receive, socket: "aiohttp.ClientWebSocketResponse") -> None:
+    while True:
+        message = await receive()
+        if message["type"] != "websocket.receive":
+            return
+        if message.get("bytes") is not None:
+            await socket.send_bytes(message["bytes"])
+        else:
+            await socket.send_str(message["text"])
+
+
+async def _downwards(socket: "aiohttp.ClientWebSocketResponse", send: Send) -> None:
+    async for message in socket:
+        if isinstance(message.data, bytes):
+            await send({"type": "websocket.send", "bytes": message.data})
+        elif isinstance(message.data, str):
+            await send({"type": "websocket.send", "text": message.data})
+    await send({"type": "websocket.close", "code": socket.close_code or _NORMAL})
