@@ -1,7 +1,7 @@
 """Everything beside responses of models: lists, counts, health, stored exchanges, other paths."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +19,7 @@ from metis.gateway.client_call import (
     without_key_parameter,
 )
 from metis.gateway.config import ClientKey
+from metis.gateway.core import Core
 from metis.gateway.endpoints import CHAT, MESSAGES, RESPONSES, Endpoint, match_other
 from metis.gateway.errors import (
     JSON_TYPE,
@@ -44,9 +45,6 @@ from metis.gateway.upstream import Provider
 from metis.transport.response import MAX_ERROR_BYTES, ConnectionWatch
 from metis.version import __version__
 
-if TYPE_CHECKING:
-    from metis.gateway.app import Gateway
-
 _encode = msgspec.json.Encoder().encode
 _NOT_FOUND = 404
 _FIRST_ERROR_STATUS = 400
@@ -67,7 +65,7 @@ _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|$)")
 class SideEndpoints:
     """Answers calls that are no request for a response."""
 
-    def __init__(self, gateway: "Gateway") -> None:
+    def __init__(self, gateway: Core) -> None:
         self._gateway = gateway
 
     async def serve(

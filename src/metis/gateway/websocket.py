@@ -18,6 +18,7 @@ from metis.gateway.client_call import (
     without_key_parameter,
 )
 from metis.gateway.config import ClientKey
+from metis.gateway.core import Core
 from metis.gateway.endpoints import RESPONSES, match_other, match_path
 from metis.gateway.errors import encode_error
 from metis.gateway.upstream import Provider
@@ -25,8 +26,6 @@ from metis.streaming.text_frames import SseParser
 
 if TYPE_CHECKING:
     import aiohttp
-
-    from metis.gateway.app import Gateway
 
 log = logging.getLogger("metis.gateway")
 
@@ -40,7 +39,7 @@ _NORMAL, _REFUSED = 1000, 1008
 _FIRST_ERROR_STATUS = 400
 
 
-async def serve_socket(gateway: "Gateway", scope: Scope, receive: Receive, send: Send) -> None:
+async def serve_socket(gateway: Core, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one WebSocket: Responses, or a tunnel to a realtime endpoint."""
     await receive()  # the request to connect
     try:
@@ -85,7 +84,7 @@ class ResponsesSocket:
     """
 
     def __init__(
-        self, gateway: "Gateway", scope: Scope, receive: Receive, send: Send, key: ClientKey
+        self, gateway: Core, scope: Scope, receive: Receive, send: Send, key: ClientKey
     ) -> None:
         self._gateway = gateway
         self._scope = scope
@@ -248,7 +247,7 @@ class _Frames:
 
 
 async def tunnel(  # noqa: PLR0913, PLR0917 - both ends of it
-    gateway: "Gateway",
+    gateway: Core,
     scope: Scope,
     receive: Receive,
     send: Send,

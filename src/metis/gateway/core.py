@@ -1,0 +1,187 @@
+"""Responses of models: settings, providers and pools, and the way of one request through them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from metis import adapters
+from metis.adapters.request_reader import RequestReader
+from metis.canonical.errors import InvalidRequestError, ProviderError
+from metis.gateway.client_call import (
+    POLICY_HEADER,
+    ClientCall,
+    ClientKeys,
+    read_body,
+    read_keys,
+    recorded_headers,
+)
+from metis.gateway.client_sessions import RECORDED_HEADERS
+from metis.gateway.config import POLICIES, GatewayConfig, Policy
+from metis.gateway.errors import CLIENT_LEFT, reply_error
+from metis.gateway.models import ModelNames, Target
+from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
+from metis.gateway.recorder import Recorder
+from metis.gateway.translation import Translation, request_adapter
+from metis.gateway.upstream import Providers, Upstream
+from metis.sim.request import Settings
+from metis.sim.server import Simulator
+from metis.store import Store
+from metis.streaming import StreamError
+from metis.transport.keys import Keys
+from metis.transport.retry import call_failures, provider_error
+
+log = logging.getLogger("metis.gateway")
+
+
+class Core:
+    """Answers requests for responses, with what all calls of a gateway share."""
+
+    def __init__(  # noqa: PLR0913 - its parts, all by name
+        self,
+        config: GatewayConfig,
+        keys: Keys,
+        *,
+        reader: RequestReader | None = None,
+        recorder: Recorder | None = None,
+        store: Store | None = None,
+        has_connection_watch: bool = False,
+    ) -> None:
+        self._provider_keys = keys
+        self._simulator: Simulator | None = None
+        self.reader = reader or RequestReader()
+        self.recorder = recorder
+        self._store = store
+        self._has_connection_watch = has_connection_watch
+        """Whether the server cancels the task of a call whose client leaves."""
+        self.is_ready = False
+        self.is_draining = False
+        self.load(config)
+        self.upstream = Upstream(config.limits)
+
+    def load(self, config: GatewayConfig) -> None:
+        """Use other settings from the next request on; responses that run are not touched."""
+        simulator_url = None if self._simulator is None else self._simulator.base_url
+        providers = Providers(config, self._provider_keys, simulator_url)
+        self.config, self.providers = config, providers
+        self.keys = ClientKeys(config)
+        self.models = ModelNames(config, providers)
+
+    async def start(self) -> None:
+        """Open the connection pool and the recorder; without a provider, start the simulator."""
+        await self.upstream.start()
+        if not self.providers.names():
+            self._simulator = Simulator(settings=Settings(strict=False))
+            await self._simulator.start()
+            self.load(self.config)
+        if self.recorder is not None:
+            await self.recorder.start()
+        self.is_ready = True
+
+    async def stop(self) -> None:
+        """Store what is queued, and close all connections."""
+        self.is_ready = False
+        if self.recorder is not None:
+            await self.recorder.close()
+        if self._store is not None:
+            await self._store.close()
+        await self.upstream.close()
+        if self._simulator is not None:
+            await self._simulator.stop()
+
+    async def guarded(
+        self, call: ClientCall, handle: Callable[[ClientCall], Awaitable[None]]
+    ) -> None:
+        """Answer a call; every failure becomes an error in the client's language."""
+        exchange = call.exchange
+        # The server cancels this task if the connection is lost.
+        call.scope["metis.task"] = asyncio.current_task()
+        try:
+            await handle(call)
+        except asyncio.CancelledError:
+            exchange.status, exchange.error = CLIENT_LEFT, "the client left"
+        except Exception as error:  # noqa: BLE001 - any failure becomes an error for the client
+            await self._fail(call, error)
+        finally:
+            exchange.timings.end = time.monotonic()
+            if call.watch is not None:
+                call.watch.cancel()
+            if self.recorder is not None and exchange.kind != "other":
+                self.recorder.record(exchange)
+
+    async def _fail(self, call: ClientCall, error: Exception) -> None:
+        exchange = call.exchange
+        provider = self.providers.get(exchange.provider)
+        if isinstance(error, call_failures()) and not isinstance(error, ProviderError):
+            error = (
+                provider_error(error, exchange.provider)
+                if provider is None or not call.is_started
+                else broken_stream(error, provider)
+            )
+        if not call.is_started:
+            await reply_error(call, error, provider)
+            return
+        await reply_error(call, error, provider)  # notes the error only
+        if not exchange.is_stream:
+            raise error  # the server closes the connection: a short body is no response
+        encoder = adapters.get(call.endpoint.adapter).stream_encoder()
+        text = exchange.error or str(error)
+        data = encoder.encode(StreamError(exchange.id, type(error).__name__, text))
+        await call.write(data + encoder.finish(), more=False)
+
+    async def answer(self, call: ClientCall) -> None:
+        """Answer a request for a response of a model."""
+        exchange, endpoint = call.exchange, call.endpoint
+        limits = self.config.limits
+        call.body = exchange.request_body = await read_body(call, limits)
+        if not self._has_connection_watch:
+            task = asyncio.current_task()
+            call.watch = asyncio.ensure_future(_cancel_if_left(call, task))
+        keys = read_keys(call.body)
+        exchange.requested_model = endpoint.model or keys.model or ""
+        if endpoint.stream is not None and (endpoint.stream or keys.stream is None):
+            exchange.is_stream = endpoint.stream
+        else:
+            exchange.is_stream = endpoint.streams_by_default if keys.stream is None else keys.stream
+        target = self.models.resolve(exchange.requested_model, endpoint)
+        if target.mode == "pass" and request_adapter(endpoint, keys) != endpoint.adapter:
+            target = Target(target.provider, target.model, "translate")
+        exchange.provider, exchange.model = target.provider.name, target.model
+        exchange.mode = target.mode
+        keep_alive = KeepAlive(call, limits.keep_alive_s, limits.silence_s)
+        if target.mode == "pass":
+            await self._begin(call)
+            await pass_request(call, target, self.upstream, keep_alive)
+            return
+        translation = Translation(call, target, self.upstream, self.reader, limits, keys)
+        request = translation.read()
+        await self._begin(call)
+        await translation.run(request, self._policy(call), keep_alive)
+
+    async def _begin(self, call: ClientCall) -> None:
+        """Set the session of a call; only an unknown history may wait for the store."""
+        recorder, exchange = self.recorder, call.exchange
+        if recorder is not None:
+            exchange.headers = recorded_headers(call.headers, RECORDED_HEADERS)
+            if not recorder.begin(exchange):
+                await recorder.search(exchange)
+
+    def _policy(self, call: ClientCall) -> Policy:
+        """Return the policy of a call: of its header, its key or the settings; the strictest."""
+        header = (call.header(POLICY_HEADER) or b"").decode("latin-1").strip().lower()
+        stated: list[Policy] = [call.key.policy or self.config.policy]
+        if header:
+            if header not in POLICIES:
+                names = ", ".join(POLICIES)
+                raise InvalidRequestError(f"x-metis-policy is one of {names}", status=400)
+            stated.append(POLICIES[POLICIES.index(header)])
+        return max(stated, key=POLICIES.index)
+
+
+async def _cancel_if_left(call: ClientCall, task: "asyncio.Task[Any] | None") -> None:
+    """Cancel a call whose client leaves; for servers that report this only on request."""
+    while (await call.receive())["type"] != "http.disconnect":
+        pass
+    if task is not None:
+        task.cancel()
