@@ -1,7 +1,7 @@
 """Use adapters as a client of a provider and in its place, with and without streaming."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from metis.adapters import (
     Profile,
     Reasoning,
     RequestContext,
+    SealRecord,
     ServedResponse,
     StreamDecoder,
     StreamEncoder,
@@ -91,6 +92,36 @@ message = openai.from_wire_response(reply, context)
 assert message.role is Role.ASSISTANT
 served: ServedResponse = anthropic.encode_response(message)
 print(msgspec.json.decode(served.body)["content"], served.losses)
+
+# Clients that keep no seals of thinking get them back from where we store them.
+seals: dict[str, str] = {}
+
+
+def store_seals(record: SealRecord) -> None:
+    """Store the seals of one response under each of its keys."""
+    seals.update(dict.fromkeys(record.keys, record.value))
+
+
+def find_seals(keys: Sequence[str]) -> Mapping[str, str]:
+    """Return what is stored under these keys."""
+    return {key: seals[key] for key in keys if key in seals}
+
+
+thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2VhbA=="}
+reply_with_thinking = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-6",
+    "content": [thought, {"type": "text", "text": "Hello."}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 8, "output_tokens": 4},
+}
+thinking_message = anthropic.from_wire_response(reply_with_thinking)
+openai.encode_response(thinking_message, RequestContext(on_seals=store_seals))
+history = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]
+restored = openai.from_wire_request({"messages": history}, RequestContext(find_seals=find_seals))
+assert restored.messages[1].content[0] == thinking_message.content[0]
 
 CHUNKS = (
     b'data: {"id":"c1","object":"chat.completion.chunk","created":1778198400,"model":"gpt-5",',

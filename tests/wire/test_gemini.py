@@ -633,7 +633,7 @@ def test_a_foreign_answer_is_given_as_gemini_would() -> None:
 
 def test_signatures_of_other_providers_are_no_business_of_a_client() -> None:
     message = assistant(thinking("hm", signature="secret", issuer="anthropic"), "x")
-    body = encode_response(message, CONTEXT)
+    body = adapters.get("gemini").encode_response(message, CONTEXT).body
     assert b"secret" not in body
     assert b"hm" in body
     encoder = adapters.get("gemini").stream_encoder(CONTEXT)

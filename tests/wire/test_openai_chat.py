@@ -723,6 +723,9 @@ def test_a_response_born_elsewhere_is_written_as_a_completion() -> None:
                 "role": "assistant",
                 "content": "hi",
                 "reasoning_content": "hm",
+                "reasoning_details": [
+                    {"type": "reasoning.text", "text": "hm", "signature": "sig", "index": 0}
+                ],
                 "tool_calls": [tool_call(f"call_{tool_id()[3:]}", "f", '{"a":1}')],
             },
         }

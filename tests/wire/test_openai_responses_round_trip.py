@@ -132,11 +132,13 @@ def test_a_client_of_responses_keeps_the_seals_of_anthropic_for_us() -> None:
 
 @pytest.mark.row("T71")
 @pytest.mark.parametrize("sealed", ["metis1:", "metis1:x", "metis1:e30", "metis1:W10="])
-def test_an_envelope_that_is_none_is_a_seal_like_any_other(sealed: str) -> None:
+def test_an_envelope_that_cannot_be_opened_goes_to_nobody(sealed: str) -> None:
     item = {**SEALED, "encrypted_content": sealed}
     body = {"model": "m", "input": [PROMPT, item, MESSAGE]}
     request = OPENAI.from_wire_request(body)
-    assert json.loads(OPENAI.to_wire(request.messages, (), request.options).body) == body
+    sent = OPENAI.to_wire(request.messages, (), request.options)
+    assert json.loads(sent.body) == {**body, "input": [PROMPT, MESSAGE]}
+    assert [loss.reason for loss in sent.losses] == ["it was sealed by damaged envelope"]
 
 
 @pytest.mark.row("T62", "T63")

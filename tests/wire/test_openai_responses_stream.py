@@ -14,6 +14,7 @@ from msgspec.structs import replace
 import corpus
 from build import assistant, call, text, thinking, tool_id
 from corpus import Exchange, needs_corpus, needs_whole_corpus
+from metis import adapters
 from metis.canonical import Message, StopReason, validate
 from metis.canonical.blocks import (
     ContentBlock,
@@ -41,7 +42,7 @@ from metis.streaming import (
 from metis.wire.call import RequestContext
 from metis.wire.openai_responses.fast import FastResponsesStreamDecoder
 from metis.wire.openai_responses.response import decode_response
-from metis.wire.openai_responses.stream_encoder import ResponsesStreamEncoder
+from metis.wire.seals import read_envelope
 from openai_responses_cases import CALL, CITED, CUSTOM, FEATURES, MESSAGE, REASONING, SEALED, Wire
 
 CONTEXT = RequestContext(session_id="sess_1", status=200)
@@ -290,7 +291,7 @@ def test_every_recorded_response_is_the_same_when_it_is_streamed() -> None:
 @needs_corpus
 def test_every_recorded_stream_survives_a_second_stream() -> None:
     for exchange in streams():
-        context = RequestContext(status=200, provider=exchange["provider"])
+        context = RequestContext(status=200, provider="openai-responses")
         events, message = play(exchange["sse"].encode(), context=context)
         written = encode_all(events, context)
         again = play(written, context=context)[1]
@@ -299,7 +300,7 @@ def test_every_recorded_stream_survives_a_second_stream() -> None:
 
 
 def encode_all(events: list[StreamEvent], context: RequestContext = CONTEXT) -> bytes:
-    encoder = ResponsesStreamEncoder(context)
+    encoder = adapters.get("openai-responses").stream_encoder(context)
     return b"".join(encoder.encode(event) for event in events) + encoder.finish()
 
 
@@ -352,7 +353,7 @@ def test_a_stream_is_the_plain_response_in_pieces() -> None:
     ] == [
         ThinkingDelta(message_id, 0, "Look "),
         ThinkingDelta(message_id, 0, "it up."),
-        ThinkingDelta(message_id, 0, "", "gAAAA1"),
+        ThinkingDelta(message_id, 0, "", "gAAAA1", id=REASONING["id"]),
         TextDelta(message_id, 1, "Nothing"),
         TextDelta(message_id, 1, " is new."),
         ToolUseStart(message_id, 2, one.id, "look_up", "call_1"),
@@ -606,7 +607,11 @@ def test_events_are_written_as_the_whole_sequence_that_clients_wait_for() -> Non
     final = sdk.Response.model_validate(written[-1]["response"], strict=True)
     assert final.output_text == "hi"
     _, again = play(encode_all(events))
-    assert again.content[0] == message.content[0]
+    sealed = again.content[0]
+    assert isinstance(sealed, ThinkingBlock)
+    seal = read_envelope(sealed.signature or "")
+    assert seal is not None
+    assert seal.block(sealed.text) == message.content[0]
     assert again.metadata.stop_reason is StopReason.TOOL_USE
 
 
@@ -655,7 +660,10 @@ def test_whole_blocks_are_written_for_clients_that_understand_them() -> None:
         OpaqueBlock("anthropic", msgspec.Raw(b'{"type":"server_tool_use"}')),
         image,
     ]
-    events: list[StreamEvent] = [BlockAdded("m1", n, block) for n, block in enumerate(blocks)]
+    events: list[StreamEvent] = [
+        MessageStart("m1", provider="openai-responses"),
+        *(BlockAdded("m1", n, block) for n, block in enumerate(blocks)),
+    ]
     items = [
         event["item"]
         for event in frames_of(encode_all(events))

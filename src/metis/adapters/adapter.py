@@ -27,8 +27,10 @@ from metis.adapters.response_encoder import (
     ClientStreamEncoder,
     error_for_client,
     log_losses,
+    report_seals,
     response_for_client,
 )
+from metis.adapters.seals import Face, restore_seals, seal_keys
 from metis.adapters.think_tags import (
     ThinkTagDecoder,
     ThinkTagEncoder,
@@ -42,7 +44,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities, Capability
 from metis.deprecation import renamed_parameters
-from metis.projection import Change, Loss, LossRecorder, Target, keep_newest_images
+from metis.projection import Change, Loss, LossRecorder, Target, are_identical, keep_newest_images
 from metis.projection.cache_marks import LONG_TTL
 from metis.streaming import StreamEvent
 from metis.streaming.limits import check_content
@@ -332,7 +334,18 @@ class Adapter:
         if self.profile.tags_thinking:
             messages = tuple(split_think_tags(message, self.name) for message in request.messages)
             request = replace(request, messages=messages)
+        request = self._with_seals(request, context)
         return replace(request, options=replace(request.options, origin=self.name))
+
+    def _with_seals(self, request: CanonicalRequest, context: RequestContext) -> CanonicalRequest:
+        """Return a request with the seals that its client held for us, or that are stored."""
+        face = Face(self.profile, context)
+        messages = tuple([face.open(message) for message in request.messages])
+        if not are_identical(messages, request.messages):
+            request = replace(request, messages=messages)
+        if context.find_seals is not None and (keys := seal_keys(request)):
+            return restore_seals(request, context.find_seals(keys))
+        return request
 
     def _with_path_options(
         self, request: CanonicalRequest, context: RequestContext
@@ -359,8 +372,11 @@ class Adapter:
         is_foreign = has_foreign_form(message, self.profile.protocol, self.name)
         if self.profile.tags_thinking and not is_foreign:
             message = join_think_tags(message)
-        message, losses = response_for_client(message, self.profile)
-        body = self._codec.encode_response(message, self._context(context))
+        context = self._context(context)
+        report_seals(message, self.profile, context)
+        face = Face(self.profile, context)
+        message, losses = response_for_client(message, self.profile, face)
+        body = self._codec.encode_response(message, context)
         return ServedResponse(body, losses)
 
     def encode_error(self, error: ProviderError) -> tuple[int, bytes]:
@@ -375,7 +391,7 @@ class Adapter:
             encoder = ThinkTagEncoder(encoder, self.name)
         if self.profile.aws_framed:
             encoder = AwsFrameEncoder(encoder, self._codec)
-        return ClientStreamEncoder(encoder, self.profile, context.session_id)
+        return ClientStreamEncoder(encoder, self.profile, Face(self.profile, context), context)
 
     async def stream_to_wire(
         self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None

@@ -29,6 +29,7 @@ from metis.projection import are_identical, wire_tool_name
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
+    MessageStart,
     StreamError,
     StreamEvent,
     TextDelta,
@@ -149,6 +150,8 @@ class IssuerDecoder(DecoderWrapper):
                 return replace(event, message=with_issuer(event.message, self._profile))
             case StreamError() if event.message is not None:
                 return replace(event, message=with_issuer(event.message, self._profile))
+            case MessageStart():
+                return replace(event, issuer=self._profile.issuer)
             case BlockAdded():
                 block = _block_with_issuer(event.block, _response_issuers(self._profile))
                 return replace(event, block=block)

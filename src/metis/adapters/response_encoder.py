@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from metis.adapters.codecs import CODECS
 from metis.adapters.hosts import PROVIDERS
 from metis.adapters.profile import Profile
+from metis.adapters.seals import Face, sealed_record
 from metis.canonical.blocks import (
     ArtifactBlock,
     Citation,
@@ -38,11 +39,14 @@ from metis.streaming import (
     MessageStart,
     StreamEvent,
     TextDelta,
+    ThinkingDelta,
     ToolUseEnd,
 )
+from metis.wire.call import RequestContext
 from metis.wire.codec import StreamEncoder
 from metis.wire.errors import NOT_FOUND
 from metis.wire.original_form import has_foreign_form, without_original_form
+from metis.wire.seals import value_of
 
 log = logging.getLogger("metis.adapters")
 
@@ -51,19 +55,25 @@ _COMMON_BLOCKS: Final = (ThinkingBlock, ToolUseBlock)
 _CHECKED_EVENTS: Final = (BlockAdded, MessageComplete, MessageStart, ToolUseEnd)
 
 
-def response_for_client(message: Message, profile: Profile) -> tuple[Message, list[Loss]]:
+def response_for_client(
+    message: Message, profile: Profile, face: Face
+) -> tuple[Message, list[Loss]]:
     """Return a response as a client of a provider can read it, and what it does not read.
 
     What another host spelled in this protocol is not spelled so here: hosts do not know each
     other's ids and extra keys.
     """
-    if has_foreign_form(message, profile.protocol, profile.name):
+    provider = message.metadata.provider or message.metadata.origin or ""
+    if has_foreign_form(message, profile.protocol, profile.name) or face.has_foreign_seals(
+        message.content, provider
+    ):
         message = without_original_form(message)
     if _is_plain(message.content):
         return message, []
-    provider = message.metadata.provider or message.metadata.origin or ""
-    response = _Response(profile, provider, session_id=message.session_id, message_id=message.id)
-    content = tuple(response.blocks(message.content))
+    response = _Response(
+        profile, provider, face, session_id=message.session_id, message_id=message.id
+    )
+    content = tuple(response.blocks(response.sealed(message.content)))
     return _with_content(message, content), response.losses
 
 
@@ -83,7 +93,8 @@ def _is_plain(content: tuple[ContentBlock, ...]) -> bool:
     return all(
         block.citations == ()
         if type(block) is TextBlock
-        else type(block) is ThinkingBlock or (type(block) is ToolUseBlock and not block.invalid)
+        else (type(block) is ThinkingBlock and not block.signature)
+        or (type(block) is ToolUseBlock and not block.invalid)
         for block in content
     )
 
@@ -91,16 +102,19 @@ def _is_plain(content: tuple[ContentBlock, ...]) -> bool:
 class _Response:
     """One response of a provider on its way to a client of another."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two for the client, the rest names the response in losses
         self,
         profile: Profile,
         provider: str,
+        face: Face,
         *,
         session_id: str,
         message_id: str,
         is_stream: bool = False,
     ) -> None:
         self._profile = profile
+        self._provider = provider
+        self._face = face
         self._session_id = session_id
         self._message_id = message_id
         self._codec = CODECS[profile.protocol]
@@ -110,6 +124,27 @@ class _Response:
         self._is_same_protocol = issuer is not None and issuer.protocol == profile.protocol
         self._is_own = provider == profile.name
         self.losses: list[Loss] = []
+
+    def sealed(self, content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
+        """Return content in which seals of other issuers are in envelopes.
+
+        Where the protocol has no field for them they are lost, unless the caller stores them.
+        """
+        if self._codec.has_sealed_thinking:
+            sealed = self._face.seal(content, self._provider)
+            for index, (before, after) in enumerate(zip(content, sealed, strict=True)):
+                if before is not after and not value_of(after):  # pyright: ignore[reportArgumentType] - only thinking is changed
+                    self.lose_seal(index, "a seal of this length does not fit an envelope")
+            return sealed
+        if not self._face.keeps_seals:
+            for index, block in enumerate(content):
+                if type(block) is ThinkingBlock and block.signature:
+                    self.lose_seal(index, "responses of this protocol have no field for seals")
+        return content
+
+    def lose_seal(self, index: int, reason: str) -> None:
+        """Record a seal that the client does not receive."""
+        self._lose("seal", f"$.content[{index}].signature", reason)
 
     def blocks(self, content: tuple[ContentBlock, ...]) -> Iterator[ContentBlock]:
         """Yield the blocks that the client can read."""
@@ -204,11 +239,19 @@ class ClientStreamEncoder:
     get lower indexes, because clients append blocks to a list.
     """
 
-    def __init__(self, encoder: StreamEncoder, profile: Profile, session_id: str) -> None:
+    def __init__(
+        self, encoder: StreamEncoder, profile: Profile, face: Face, context: RequestContext
+    ) -> None:
         self._encoder = encoder
         self._encode = encoder.encode
         self._profile = profile
-        self._session_id = session_id
+        self._face = face
+        self._context = context
+        self._issuer: str | None = None
+        """Who seals the thinking of this response."""
+        self._has_started = False
+        self._thinking = -1, 0
+        """The index of the last thinking, and how many characters it has so far."""
         self._provider = ""
         """The provider of the response, if the stream names it."""
         self._dropped_count = 0
@@ -226,6 +269,8 @@ class ClientStreamEncoder:
         """Return the bytes for one event."""
         if type(event) is TextDelta and event.citations:
             event = self._cited(event)
+        elif type(event) is ThinkingDelta:
+            event = self._sealed(event)
         if type(event) not in _CHECKED_EVENTS:
             return self._encode(self._renumbered(event) if self._dropped_count else event)
         encoded = self._checked(event)
@@ -253,6 +298,9 @@ class ClientStreamEncoder:
         match event:
             case MessageStart():
                 return self._encode(self._start(event))
+            case BlockAdded(block=ThinkingBlock() | RedactedThinkingBlock()):
+                block, *_ = self._face.seal((event.block,), self._issuer or self._provider)
+                return self._encode_block(replace(event, block=block))
             case BlockAdded() | ToolUseEnd() if not self._accepts(event):
                 self._dropped_count += 1
                 return b""
@@ -261,10 +309,37 @@ class ClientStreamEncoder:
             case _:
                 return self._encode(self._renumbered(event) if self._dropped_count else event)
 
+    def _encode_block(self, event: BlockAdded) -> bytes:
+        if not self._accepts(event):
+            self._dropped_count += 1
+            return b""
+        return self._encode(self._renumbered(event) if self._dropped_count else event)
+
+    def _sealed(self, event: ThinkingDelta) -> ThinkingDelta:
+        """Return a delta whose signature is in an envelope, if it is not the client's provider's.
+
+        Whether it has been lost on the way is reported with the message.
+        """
+        index, before = self._thinking
+        length = len(event.text) + (before if index == event.content_block_index else 0)
+        self._thinking = event.content_block_index, length
+        if not event.signature:
+            return event
+        if not self._has_started:
+            return replace(event, signature=None)  # nobody knows who sealed it
+        block = ThinkingBlock("", event.signature, event.id, event.format)
+        sealed, *_ = self._face.seal((block,), self._issuer or self._provider, length)
+        signature = value_of(sealed) if type(sealed) is ThinkingBlock else None
+        return event if signature == event.signature else replace(event, signature=signature)
+
     def _start(self, event: MessageStart) -> MessageStart:
         prefix = (event.model or "").partition(":")[0]
         self._provider = event.provider or (prefix if prefix in PROVIDERS else "")
-        is_own = self._provider in ("", self._profile.name)
+        self._issuer = event.issuer
+        self._has_started = True
+        is_own = self._provider in ("", self._profile.name) and (
+            not self._provider or self._face.is_own(event.issuer or self._provider)
+        )
         # As in a plain response: hosts of one protocol do not know each other's ids.
         return event if is_own else replace(event, protocol=None, original_form=None)
 
@@ -284,7 +359,8 @@ class ClientStreamEncoder:
         return _Response(
             self._profile,
             self._provider,
-            session_id=self._session_id,
+            self._face,
+            session_id=self._context.session_id,
             message_id=message_id,
             is_stream=True,
         )
@@ -292,9 +368,16 @@ class ClientStreamEncoder:
     def _end(self, event: MessageComplete) -> MessageComplete:
         """Return the end with the message that a plain response would be made of."""
         message = event.message
-        if has_foreign_form(message, self._profile.protocol, self._profile.name):
+        provider = message.metadata.provider or self._provider
+        if has_foreign_form(
+            message, self._profile.protocol, self._profile.name
+        ) or self._face.has_foreign_seals(message.content, provider):
             message = without_original_form(message)
         if not _is_plain(message.content):
+            report_seals(message, self._profile, self._context)
+            response = self._response(message.id)
+            message = replace(message, content=response.sealed(message.content))
+            self.losses.extend(response.losses)
             message = self._with_citations(message)
         reason = event.stop_reason
         if message is not event.message and event.message.metadata.stop_reason is reason:
@@ -336,6 +419,14 @@ class ClientStreamEncoder:
                 content.append(block)
         self.losses.extend(late.losses)
         return _with_content(message, tuple(content))
+
+
+def report_seals(message: Message, profile: Profile, context: RequestContext) -> None:
+    """Give the caller what to store of a response for a client that keeps no seals."""
+    if context.on_seals is not None and CODECS[profile.protocol].joins_blocks:
+        record = sealed_record(message, profile)
+        if record is not None:
+            context.on_seals(record)
 
 
 _ERROR_CLASSES: Final[tuple[type[ProviderError], ...]] = (

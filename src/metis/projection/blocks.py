@@ -106,9 +106,13 @@ def _drop_last_thinking(
 
 
 def has_foreign_thinking(message: Message, target: Target) -> bool:
-    """Whether a client sent sealed thinking of another provider, which it got through us."""
+    """Whether a client sent sealed parts of another issuer, which it got through us."""
     return any(
-        isinstance(block, ThinkingBlock | RedactedThinkingBlock)
+        (
+            isinstance(block, ThinkingBlock | RedactedThinkingBlock)
+            # A scope names one host or account, and codecs name none.
+            or (isinstance(block, OpaqueBlock) and "@" in block.issuer)
+        )
         and block.issuer is not None
         and block.issuer not in target.issuers
         for block in message.content

@@ -57,6 +57,8 @@ class MessageStart(Event, frozen=True, tag="message_start"):
     """The protocol that the provider ids in this stream belong to."""
     provider: str | None = None
     original_form: Mapping[str, Any] | None = None
+    issuer: str | None = None
+    """Who sealed the thinking of this stream, if that is one host or account of the provider."""
 
 
 class TextDelta(Event, frozen=True, tag="text_delta"):
@@ -75,7 +77,8 @@ class TextDelta(Event, frozen=True, tag="text_delta"):
 class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
     """More thinking; the signature, if there is one, comes with the last delta.
 
-    `format` comes with the first delta of thinking that the host wrote into its text.
+    `format` comes with the first delta of thinking that the host wrote into its text, and with a
+    signature that has one; `id` is the provider's id of the thinking, beside its signature.
     """
 
     type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
@@ -84,6 +87,7 @@ class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
     signature: str | None = None
     format: str | None = None
     original_form: Mapping[str, Any] | None = None
+    id: str | None = None
 
 
 class ToolUseStart(Event, frozen=True, tag="tool_use_start"):
@@ -209,8 +213,10 @@ def events_of_message(
         match block:
             case TextBlock():
                 yield TextDelta(message_id, index, block.text, citations=block.citations)
-            case ThinkingBlock():
-                yield ThinkingDelta(message_id, index, block.text, block.signature)
+            case ThinkingBlock() if block.text or block.format is None:
+                yield ThinkingDelta(
+                    message_id, index, block.text, block.signature, block.format, id=block.id
+                )
             case ToolUseBlock():
                 wire_id = wire_ids.get(block.id)
                 yield ToolUseStart(message_id, index, block.id, block.name, wire_id)

@@ -17,6 +17,7 @@ from metis.canonical.message import Message, Role
 from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEvent
 from metis.verify.json_differences import differences
 from metis.verify.recordings import PROTOCOL_NAMES, SYNTHETIC, Recording, adapter_for
+from metis.verify.seals import seal_faults, seals_of
 from metis.verify.served import broken_call_faults, served_faults, written_stream_faults
 from metis.verify.stable import stable_faults
 from metis.wire.original_form import response_events
@@ -45,13 +46,15 @@ class Law(StrEnum):
     """In every protocol, a plain response and a stream tell a client the same."""
     BROKEN_CALLS = "broken calls"
     """In every protocol, a call whose arguments were cut off never looks like a whole one."""
+    SEALS = "seals"
+    """Clients of other protocols get seals in envelopes only, and bring them back unchanged."""
     STABLE = "stable bytes"
     """For every provider the request gives the same bytes each time, and extends shorter ones."""
     ECHO = "echo"
     """A response that we would send back and the one that a client did are the same message."""
 
 
-SERVING_LAWS = frozenset({Law.WRITTEN, Law.SERVED, Law.BROKEN_CALLS, Law.STABLE})
+SERVING_LAWS = frozenset({Law.WRITTEN, Law.SERVED, Law.BROKEN_CALLS, Law.SEALS, Law.STABLE})
 """The laws of a gateway: what clients read, and what other providers receive of them."""
 
 
@@ -131,7 +134,8 @@ def _check_response(
         again = _decode(adapter.to_wire_response(stored, context))
         faults = _first_few(differences(_decode(body), again))
         findings.verdicts.append(Verdict(Law.RESPONSE, faults))
-        _check_served(findings, findings.response, response_events(findings.response), context)
+        events = response_events(findings.response)
+        _check_served(findings, adapter, findings.response, events, context)
     elif stream is not None:
         _check_stream(stream, adapter, context, findings)
 
@@ -161,11 +165,15 @@ def _check_stream(
     written = _first_few(written_stream_faults(adapter, context, events))
     findings.verdicts.append(Verdict(Law.WRITTEN, written))
     if findings.response is not None:
-        _check_served(findings, findings.response, events, context)
+        _check_served(findings, adapter, findings.response, events, context)
 
 
 def _check_served(
-    findings: Findings, message: Message, events: Iterable[StreamEvent], context: RequestContext
+    findings: Findings,
+    adapter: Adapter,
+    message: Message,
+    events: Iterable[StreamEvent],
+    context: RequestContext,
 ) -> None:
     """Check what clients of each protocol read of a response."""
     sent = tuple(events)
@@ -180,6 +188,13 @@ def _check_served(
             fault for client in clients for fault in broken_call_faults(client, context, message)
         )
         findings.verdicts.append(Verdict(Law.BROKEN_CALLS, _first_few(broken)))
+    if seals_of(message):
+        sealed = (
+            fault
+            for client in clients
+            for fault in seal_faults(adapter, client, context, message, sent)
+        )
+        findings.verdicts.append(Verdict(Law.SEALS, _first_few(sealed)))
 
 
 def _clients() -> list[Adapter]:

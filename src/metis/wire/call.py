@@ -1,6 +1,6 @@
 """One model call as values: context, options, canonical request and wire request."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -23,6 +23,13 @@ UNPRICED = "unpriced"
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+class SealRecord(Struct, frozen=True):
+    """The seals of one response, to store under each of the keys; see `RequestContext`."""
+
+    keys: tuple[str, ...]
+    value: str
 
 
 class RequestContext(Struct, frozen=True, kw_only=True):
@@ -53,6 +60,13 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """How much a response may hold."""
     on_loss: Callable[[Loss], None] | None = None
     """Called with each loss in a response, beside the log."""
+    issuer: str | None = None
+    """Whose seals the client of a face holds as they are: `Profile.issuer` of the provider, host
+    and account that it is served from; by default those of the adapter."""
+    on_seals: Callable[[SealRecord], None] | None = None
+    """Called with the seals of a response that a client without a field for them gets, to store."""
+    find_seals: Callable[[Sequence[str]], Mapping[str, str]] | None = None
+    """Returns what is stored under these keys, for requests of such clients."""
 
     def __post_init__(self) -> None:
         """Name the session, and convert the time to UTC."""

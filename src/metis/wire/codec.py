@@ -119,7 +119,9 @@ class Codec(Struct, frozen=True, kw_only=True):
     has_private_parts: bool = False
     """Whether a host of the protocol has parts that clients of its other hosts cannot read."""
     has_sealed_thinking: bool = False
-    """Whether a response may hold thinking that the client cannot read."""
+    """Whether a response has a field for seals, which the client sends back."""
+    joins_blocks: bool = False
+    """Whether a message has one text and one list of calls, so that thinking has no place."""
     has_generated_images: bool = False
     """Whether a response may hold images that the model generated."""
     broken_calls: Literal["all", "stream", "native", "none"] = "none"

@@ -23,6 +23,7 @@ from metis.canonical.blocks import (
     ImageSource,
     MediaSource,
     OpaqueBlock,
+    RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -39,6 +40,7 @@ from metis.wire.gemini.key_names import (
     with_style,
 )
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.seals import is_envelope
 
 Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock | ArtifactBlock
 """The blocks that hold media."""
@@ -350,6 +352,10 @@ class PartEncoder:
             part = {"text": block.text} if type(block) is TextBlock else self._encode(block)
             if part is None:
                 continue
+            if type(block) is ThinkingBlock and block.text and is_envelope(block.signature):
+                # As in a stream, where it comes behind the text and clients do not join the two.
+                parts.append({"text": block.text, "thought": True})
+                part = {"text": "", "thought": True, "thoughtSignature": block.signature}
             if signature is not None and isinstance(part, dict):
                 part["thoughtSignature"] = signature
                 signature = None
@@ -359,7 +365,7 @@ class PartEncoder:
             parts.append({"text": "", "thoughtSignature": signature})
         return parts
 
-    def _encode(self, block: ContentBlock) -> Wire | Raw | None:
+    def _encode(self, block: ContentBlock) -> Wire | Raw | None:  # noqa: PLR0911 - one line per type
         match block:
             case ToolUseBlock():
                 return {"functionCall": self._with_id(block.id, block.name, "args", block.input)}
@@ -367,6 +373,9 @@ class PartEncoder:
                 return {"functionResponse": self._encode_result(block)}
             case ThinkingBlock():
                 return _encode_thinking(block)
+            case RedactedThinkingBlock():
+                # Of another provider, in an envelope: the API has no such part of its own.
+                return {"text": "", "thoughtSignature": block.data}
             case OpaqueBlock():
                 return block.raw
             case _ if isinstance(block, Media):
@@ -391,9 +400,11 @@ class PartEncoder:
         return wire
 
 
-def _encode_thinking(block: ThinkingBlock) -> Wire:
+def _encode_thinking(block: ThinkingBlock) -> Wire | None:
     if block.format == ALONE:
         return {"text": "", "thoughtSignature": block.signature}
+    if not block.text and not block.signature:
+        return None  # says nothing
     wire: Wire = {"text": block.text, "thought": True}
     if block.signature:
         wire["thoughtSignature"] = block.signature

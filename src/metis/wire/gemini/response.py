@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from metis.canonical.blocks import Citation, ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from metis.canonical.blocks import Citation, ContentBlock, TextBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import (
     AuthenticationError,
@@ -159,7 +159,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     # A client pairs calls and results by id where it gets one; the provider's own calls may have
     # none, others always get one.
     wire_id = wire_ids.get if envelope else _derived_id
-    parts = encode_parts(_without_foreign_signatures(message), form, PartEncoder(wire_id, {}))
+    parts = encode_parts(message, form, PartEncoder(wire_id, {}))
     if not envelope:
         return _write(_new_envelope(message, context, parts))
     candidate = first_candidate(envelope)
@@ -182,29 +182,6 @@ def _stated_reason(message: Message, envelope: Wire, candidate: Wire) -> StopRea
     has_calls = any(type(block) is ToolUseBlock for block in message.content)
     provider = message.metadata.provider or PROTOCOL
     return _stop_reason(envelope, candidate, provider, has_calls=has_calls)
-
-
-def _without_foreign_signatures(message: Message) -> Message:
-    """Remove signatures of other providers: a client would send them back to this one.
-
-    What is left of such thinking is text, which clients join as they join the chunks of a stream.
-    """
-    if not any(map(_is_foreign_thinking, message.content)):
-        return message
-    content: list[ContentBlock] = []
-    for block in message.content:
-        last = content[-1] if content else None
-        if not isinstance(block, ThinkingBlock) or not _is_foreign_thinking(block):
-            content.append(block)
-        elif isinstance(last, ThinkingBlock) and _is_foreign_thinking(last):
-            content[-1] = replace(last, text=last.text + block.text)
-        elif block.text:
-            content.append(replace(block, signature=None))
-    return replace(message, content=tuple(content))
-
-
-def _is_foreign_thinking(block: ContentBlock) -> bool:
-    return isinstance(block, ThinkingBlock) and block.issuer not in HOSTS
 
 
 def _derived_id(tool_use_id: str) -> str:

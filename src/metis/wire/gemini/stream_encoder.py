@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from metis.canonical.blocks import ThinkingBlock
 from metis.canonical.errors import ProviderError
@@ -19,11 +20,12 @@ from metis.streaming import (
     encode_sse,
 )
 from metis.wire.call import RequestContext
-from metis.wire.gemini.key_names import HOSTS, PROTOCOL
+from metis.wire.gemini.key_names import PROTOCOL
 from metis.wire.gemini.parts import WIRE_ID_PREFIX, PartEncoder
 from metis.wire.gemini.response import encode_error, encode_response, first_candidate
 from metis.wire.json_access import Wire, maybe_object
 from metis.wire.response import model_name
+from metis.wire.seals import is_envelope
 from metis.wire.stream_encoder import BaseStreamEncoder
 from metis.wire.tool_ids import derived_id
 
@@ -61,8 +63,6 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         self._form_index = -1
         """The other keys of a text part, and its index; each piece of the text has them."""
         self._signature: str | None = None
-        self._hides_signatures = False
-        """Whether another provider answers, whose signatures the client must not send back."""
         self._part_encoder = PartEncoder(lambda call: derived_id(call, WIRE_ID_PREFIX), {})
 
     def finish(self) -> bytes:
@@ -72,9 +72,6 @@ class GeminiStreamEncoder(BaseStreamEncoder):
 
     def _message_start(self, event: MessageStart) -> bytes:
         super()._message_start(event)
-        # Clients send signatures back to this provider, which refuses those of others.
-        host = event.provider or (event.model or "").partition(":")[0]
-        self._hides_signatures = not self._is_native and host not in HOSTS
         if not self._is_native:
             self._set_envelope(event.message_id, event.response_id, event.model)
             return b""
@@ -116,8 +113,12 @@ class GeminiStreamEncoder(BaseStreamEncoder):
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
         index = event.content_block_index
+        if event.text and is_envelope(event.signature):
+            # As in a plain response: an envelope has a part of its own.
+            text, seal = replace(event, signature=None), replace(event, text="")
+            return self._thinking(text) + self._thinking(seal)
         part: Wire = {"text": event.text, "thought": True}
-        if event.signature is not None and not self._hides_signatures:
+        if event.signature is not None:
             part["thoughtSignature"] = event.signature
         if event.original_form is not None and self._is_native:
             self._open_form(event)

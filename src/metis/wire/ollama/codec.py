@@ -33,5 +33,6 @@ CODEC = Codec(
     unmapped_paths=unmapped_keys,
     broken_calls="native",
     has_generated_images=True,
+    joins_blocks=True,
 )
 """Ollama's native protocol, both directions."""

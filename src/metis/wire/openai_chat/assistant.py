@@ -263,9 +263,32 @@ def encode_assistant(
     if is_foreign:
         if text := thinking_text(content):
             wire["reasoning_content"] = text
+        if details := _sealed_details(content):
+            wire[DETAILS_KEY] = details
         if notes := encode_annotations(content):
             wire["annotations"] = notes
     return wire
+
+
+def _sealed_details(content: Sequence[ContentBlock]) -> list[Wire]:
+    """Encode thinking whose seals a client holds for another provider; nothing if it has none."""
+    thinking = [block for block in content if isinstance(block, AnyThinking)]
+    if not any(isinstance(block, RedactedThinkingBlock) or block.signature for block in thinking):
+        return []
+    details: list[Wire] = []
+    for index, block in enumerate(thinking):
+        if isinstance(block, RedactedThinkingBlock):
+            detail: Wire = {"type": "reasoning.encrypted", "data": block.data}
+        elif block.text:
+            detail = {"type": "reasoning.text", "text": block.text}
+            if block.signature:
+                detail["signature"] = block.signature
+        elif block.signature:
+            detail = {"type": "reasoning.encrypted", "data": block.signature}
+        else:
+            continue
+        details.append({**detail, "index": index})
+    return details
 
 
 def _joined_text(content: Sequence[ContentBlock]) -> str | None:

@@ -34,5 +34,7 @@ CODEC = Codec(
     broken_calls="all",
     stream_citations="all",
     has_private_parts=True,
+    has_sealed_thinking=True,
+    joins_blocks=True,
 )
 """Chat Completions, both directions."""

@@ -6,7 +6,13 @@ is complete waits for it (T126), and text that comes after a call began waits un
 
 from collections.abc import Sequence
 
-from metis.canonical.blocks import ArtifactBlock, ContentBlock, OpaqueBlock, RedactedThinkingBlock
+from metis.canonical.blocks import (
+    ArtifactBlock,
+    ContentBlock,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    ThinkingBlock,
+)
 from metis.canonical.errors import NetworkError, ProviderError, ServerError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
@@ -90,10 +96,18 @@ class EventOrder:
         else:
             events.append(event(self._message_id, self.index, text))
 
-    def add_signature(self, signature: str, events: list[StreamEvent]) -> None:
+    def add_signature(self, thinking: ThinkingBlock, events: list[StreamEvent]) -> None:
         """Report the signature of open thinking; for closed thinking only the message has it."""
         if self.open_kind is ThinkingDelta:
-            events.append(ThinkingDelta(self._message_id, self.index, "", signature))
+            delta = ThinkingDelta(
+                self._message_id,
+                self.index,
+                "",
+                thinking.signature,
+                thinking.format,
+                id=thinking.id,
+            )
+            events.append(delta)
 
     def add_redacted(self, block: RedactedThinkingBlock, events: list[StreamEvent]) -> None:
         """Report redacted thinking, unless calls have begun: then `add_unreported` does."""
@@ -309,7 +323,7 @@ class ChatStreamDecoder(BaseStreamDecoder):
             if isinstance(detail, RedactedThinkingBlock):
                 self._order.add_redacted(detail, events)
             elif detail.signature:
-                self._order.add_signature(detail.signature, events)
+                self._order.add_signature(detail, events)
 
     def _decode_call(self, fragment: Wire, events: list[StreamEvent]) -> None:
         call = self._first.call_of(fragment)

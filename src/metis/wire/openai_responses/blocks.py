@@ -5,17 +5,17 @@ is stored in its original form, and one without a canonical meaning becomes an o
 
 Of a reasoning item the readable text is its content, or else its summary; the sealed part is the
 signature. An item without readable text is redacted thinking. A client of this protocol can keep
-the thinking of another provider for us: it travels in an envelope in place of the sealed part, and
-is opened when it comes back (T71).
+the thinking of another provider for us: it travels in an envelope in place of the sealed part,
+which adapters write and open (T71).
 """
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from metis.canonical.blocks import (
     AudioBlock,
@@ -51,8 +51,6 @@ PROTOCOL = "openai_responses"
 AnyThinking = ThinkingBlock | RedactedThinkingBlock
 OriginalForm = dict[str, Any]
 
-# With a version, for clients store envelopes for longer than we keep a format.
-_ENVELOPE_PREFIX = "metis1:"
 _PARAGRAPH = "\n\n"
 
 # Sorted keys: a history gives the same bytes before and after it was stored. Otherwise the prompt
@@ -245,20 +243,6 @@ _ENCODERS: Mapping[type, Callable[[Any], Wire | Raw | None]] = {
 }
 
 
-class _Envelope(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The sealed part of another provider's thinking, which a client keeps for us."""
-
-    issuer: str | None = None
-    signature: str | None = None
-    data: str | None = None
-    id: str | None = None
-    format: str | None = None
-
-
-_read_envelope = msgspec.json.Decoder(_Envelope).decode
-_write_envelope = msgspec.json.Encoder().encode
-
-
 def decode_reasoning_item(wire: Wire, issuer: str) -> tuple[AnyThinking, OriginalForm] | None:
     """Decode a reasoning item to a block and its original form; None if its form is unknown."""
     # Items of servers other than OpenAI may lack the id, the sealed part, or both.
@@ -268,18 +252,15 @@ def decode_reasoning_item(wire: Wire, issuer: str) -> tuple[AnyThinking, Origina
     text = _readable_text(wire)
     if text is None:
         return None
-    envelope = _open_envelope(sealed)
-    if envelope is not None:
-        block = _thinking_of(envelope, text)
-    elif sealed and not text:
+    if sealed and not text:
         block = RedactedThinkingBlock(sealed, item_id, issuer=issuer)
     else:
         block = ThinkingBlock(text, sealed or None, item_id, issuer=issuer)
     plain = encode_plain_thinking(block)
     if plain == wire:
         return block, {}
-    if item_id is None or envelope is not None:
-        # The block has no id, or that of another provider: the item is stored as it is.
+    if item_id is None:
+        # The block has no id: the item is stored as it is.
         return block, {"wire": wire}
     changed = {key: value for key, value in wire.items() if plain.get(key, UNSET) != value}
     return block, {"keys": changed, "absent": [key for key in plain if key not in wire]}
@@ -336,37 +317,8 @@ def encode_plain_thinking(block: AnyThinking) -> Wire:
 
 
 def encode_foreign_thinking(block: AnyThinking, item_id: str) -> Wire:
-    """Encode another provider's thinking for a client: its text, and an envelope with the rest."""
-    is_redacted = isinstance(block, RedactedThinkingBlock)
-    envelope = _Envelope(
-        issuer=block.issuer,
-        signature=None if is_redacted else block.signature,
-        data=block.data if is_redacted else None,
-        id=block.id,
-        format=block.format,
-    )
-    wire = encode_plain_thinking(ThinkingBlock(_text_of(block), id=item_id))
-    if envelope.signature or envelope.data:
-        data = base64.b64encode(_write_envelope(envelope)).decode()
-        wire["encrypted_content"] = _ENVELOPE_PREFIX + data
-    return wire
-
-
-def _open_envelope(sealed: str | None) -> _Envelope | None:
-    if sealed is None or not sealed.startswith(_ENVELOPE_PREFIX):
-        return None
-    try:
-        data = base64.b64decode(sealed.removeprefix(_ENVELOPE_PREFIX), validate=True)
-        return _read_envelope(data)
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _thinking_of(envelope: _Envelope, text: str) -> AnyThinking:
-    rest = envelope.id, envelope.format, envelope.issuer
-    if envelope.data is not None:
-        return RedactedThinkingBlock(envelope.data, *rest)
-    return ThinkingBlock(text, envelope.signature, *rest)
+    """Encode another provider's thinking for a client; its seal is in an envelope already."""
+    return encode_plain_thinking(replace(block, id=item_id))
 
 
 def _text_of(block: AnyThinking) -> str:

@@ -173,7 +173,12 @@ class ItemReporter:
                     if rest or block.signature or not item.reported_thinking:
                         form = None if item.reported_thinking else item.announcement()
                         delta = ThinkingDelta(
-                            message_id, index, rest, block.signature, original_form=form
+                            message_id,
+                            index,
+                            rest,
+                            block.signature,
+                            original_form=form,
+                            id=block.id,
                         )
                         events.append(delta)
                 case ToolUseBlock():

@@ -67,7 +67,6 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         super().__init__(context)
         self._sequence = 0
         self._envelope: Wire = {}
-        self._issuer: str | None = None
         self._output: list[Any] = []
         self._open_item: Wire | None = None
         self._open_type = ""
@@ -93,10 +92,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
     def _message_start(self, event: MessageStart) -> bytes:
         super()._message_start(event)
         original = dict((self._is_native and event.original_form) or {})
-        start = self._start(event.message_id, event.response_id, event.model, original)
-        # Thinking deltas do not name their issuer; its envelope must (T68).
-        self._issuer = event.provider or self._issuer
-        return start
+        return self._start(event.message_id, event.response_id, event.model, original)
 
     def _start(
         self,
@@ -106,8 +102,6 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         original: Wire | None = None,
     ) -> bytes:
         model_id = self._context.model or model or ""
-        # Thinking deltas do not name their issuer; the model id does.
-        self._issuer = model_id.partition(":")[0] if ":" in model_id else None
         self._envelope = empty_envelope(
             response_id or f"resp_{message_id}",
             int(self._context.created_at.timestamp()),
@@ -325,7 +319,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
                 item = {**item, "content": self._parts, "status": "completed"}
             case "reasoning":
                 encoded = self._close_summary(text)
-                thinking = ThinkingBlock(text, self._signature, issuer=self._issuer)
+                thinking = ThinkingBlock(text, self._signature)
                 item = self._encode_thinking(item["id"], thinking)
             case "custom_tool_call":
                 encoded = self._item_event("custom_tool_call_input.done", input=text)
@@ -354,12 +348,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return text_done + part_done
 
     def _encode_thinking(self, item_id: str, thinking: ThinkingBlock) -> Wire:
-        """Return the item of thinking: another provider's signature travels in an envelope."""
-        if thinking.issuer is None:
-            # An envelope without an issuer would be accepted as that of any provider.
-            return encode_plain_thinking(ThinkingBlock(thinking.text, id=item_id))
-        if thinking.issuer in (self._context.provider, PROTOCOL):
-            return encode_plain_thinking(ThinkingBlock(thinking.text, thinking.signature, item_id))
+        """Return the item of thinking; another provider's signature is in an envelope."""
         return encode_foreign_thinking(thinking, item_id)
 
     def _error(self, event: StreamError) -> bytes:

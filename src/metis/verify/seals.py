@@ -1,0 +1,167 @@
+"""The law of seals: a client of another protocol holds them in envelopes, and they get back.
+
+A seal is followed all the way: from the provider's response to a client of another protocol, plain
+and streamed, into the history that the client sends with its next request, and to the provider.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from metis.adapters import Adapter, RequestContext
+from metis.adapters.seals import restore_seals, seal_keys, sealed_record
+from metis.canonical.blocks import (
+    ContentBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.errors import MetisError
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageMetadata
+from metis.streaming import MessageComplete, StreamEvent
+from metis.verify.served import read_stream, write_stream
+from metis.wire.call import CanonicalRequest
+from metis.wire.json_access import Wire
+from metis.wire.seals import value_of
+
+_decode = msgspec.json.Decoder().decode
+_MIN_CHARACTERS = 16
+"""Shorter seals, which only tests have, may be part of other values by chance."""
+
+
+def seals_of(message: Message) -> list[str]:
+    """Return the seals of a response, in order."""
+    blocks = (
+        block
+        for block in message.content
+        if isinstance(block, ThinkingBlock | RedactedThinkingBlock)
+    )
+    return [value for block in blocks if (value := value_of(block))]
+
+
+def seal_faults(
+    provider: Adapter,
+    client: Adapter,
+    context: RequestContext,
+    message: Message,
+    events: Sequence[StreamEvent],
+) -> Iterator[str]:
+    """Yield which seals of a response a client gets as they are, or does not bring back."""
+    direct = sent_back(provider, [message])
+    try:
+        plain = client.encode_response(message, context).body
+        stream, _ = write_stream(client, context, events)
+    except MetisError as error:
+        yield f"to {client.name}: {error}"
+        return
+    # One issuer may have several names; the others are foreign, also in the same protocol.
+    is_own = client.name == provider.name or provider.name in client.profile.issuers
+    for seal in seals_of(message):
+        if not is_own and len(seal) >= _MIN_CHARACTERS and seal.encode() in plain + stream:
+            yield f"to {client.name}: a seal of {provider.name} is written as it is"
+    for name, received in received_by(client, context, plain, stream):
+        request = echoed(client, context, received)
+        # A seal belongs to what follows it; a client that got nothing of that cannot bring it back.
+        if request is None or not any(map(_is_visible, received.content)):
+            continue
+        if client.profile.protocol == "ollama":
+            record = sealed_record(message, client.profile)
+            records = {} if record is None else dict.fromkeys(record.keys, record.value)
+            keys = seal_keys(request)
+            request = restore_seals(request, {key: records[key] for key in keys if key in records})
+        back = sent_back(provider, request.messages)
+        missing = [seal for seal in direct if seal not in back]
+        if missing:
+            yield f"from {client.name}, {name}: {len(missing)} seals do not get back"
+
+
+def received_by(
+    client: Adapter, context: RequestContext, plain: bytes, stream: bytes
+) -> Iterator[tuple[str, Message]]:
+    """Yield what a client reads of a response, plain and streamed."""
+    yield "plain", client.from_wire_response(plain, context)
+    end = read_stream(client, context, stream)[-1]
+    if isinstance(end, MessageComplete):
+        yield "streamed", end.message
+
+
+def echoed(client: Adapter, context: RequestContext, message: Message) -> CanonicalRequest | None:
+    """Return the request with which a client sends a response back as it is; None if it cannot."""
+    body = _decode(client.encode_response(message, context).body)
+    try:
+        return client.from_wire_request(_history_with(client.profile.protocol, body), context)
+    except MetisError:
+        return None
+
+
+def _history_with(protocol: str, body: Wire) -> Wire:
+    """Return a request whose history is a prompt and a response."""
+    first: Wire = {"role": "user", "content": "go"}
+    match protocol:
+        case "anthropic":
+            answer = {"role": "assistant", "content": body["content"]}
+        case "bedrock_converse":
+            return {
+                "messages": [
+                    {"role": "user", "content": [{"text": "go"}]},
+                    body["output"]["message"],
+                ]
+            }
+        case "gemini":
+            content = body["candidates"][0]["content"]
+            return {"contents": [{"role": "user", "parts": [{"text": "go"}]}, content]}
+        case "ollama":
+            answer = body["message"]
+        case "openai_chat":
+            answer = body["choices"][0]["message"]
+        case _:
+            return {"input": [first, *body["output"]]}
+    return {"messages": [first, answer]}
+
+
+def sent_back(provider: Adapter, messages: Sequence[Message]) -> list[str]:
+    """Return the seals that a provider gets back, as its own codec reads its request."""
+    answers = [message for message in messages if message.role is Role.ASSISTANT]
+    try:
+        body = provider.preview(_conversation(answers)).body
+        request = provider.from_wire_request(body)
+    except MetisError:
+        return []
+    return [seal for message in request.messages for seal in seals_of(message)]
+
+
+def _is_visible(block: ContentBlock) -> bool:
+    return bool(block.text) if type(block) is TextBlock else type(block) is ToolUseBlock
+
+
+def _conversation(responses: Sequence[Message]) -> list[Message]:
+    """Return a history with these responses: a prompt before, their results and another after."""
+    history = [_user("go")]
+    for response in responses:
+        history.append(response)
+        history += (_result(block.id) for block in response.content if type(block) is ToolUseBlock)
+    return [*history, _user("on")]
+
+
+def _user(text: str) -> Message:
+    return _message(Role.USER, TextBlock(text))
+
+
+def _result(tool_use_id: str) -> Message:
+    return _message(Role.TOOL, ToolResultBlock(tool_use_id, (TextBlock("done"),)), tool_use_id)
+
+
+def _message(role: Role, block: ContentBlock, parent: str | None = None) -> Message:
+    return Message(
+        id=new_ulid(),
+        session_id="verify",
+        role=role,
+        content=(block,),
+        metadata=MessageMetadata(parent_tool_use_id=parent),
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )

@@ -1,0 +1,195 @@
+"""Seals: enveloped for clients of other protocols, and back at their issuer bit for bit."""
+
+import base64
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from corpus import needs_corpus
+from metis import adapters
+from metis.adapters import Adapter, RequestContext, SealRecord
+from metis.canonical import Message, RedactedThinkingBlock, ThinkingBlock
+from metis.verify.seals import echoed, seal_faults, seals_of, sent_back
+from metis.wire.original_form import response_events
+from metis.wire.seals import MAX_ENVELOPE_CHARS, Seal, is_envelope, read_envelope, write_envelope
+from test_written_streams import RECORDINGS, Response, responses
+
+CONTEXT = RequestContext(session_id="sess_seals")
+SIGNATURE, HIDDEN = "c2lnbmF0dXJlIG9mIEFudGhyb3BpYw==", "cmVkYWN0ZWQgYnkgQW50aHJvcGlj"
+CLAUDE: dict[str, Any] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-6",
+    "content": [
+        {"type": "thinking", "thinking": "First.", "signature": SIGNATURE},
+        {"type": "text", "text": "So "},
+        {"type": "redacted_thinking", "data": HIDDEN},
+        {"type": "text", "text": "be it."},
+        {"type": "tool_use", "id": "toolu_1", "name": "go", "input": {"n": 1}},
+    ],
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="metis.adapters")
+
+
+def claude() -> Message:
+    return adapters.get("anthropic").from_wire_response(CLAUDE, CONTEXT)
+
+
+def sealed_responses(step: int) -> Iterator[Response]:
+    for recordings in RECORDINGS.values():
+        found = [
+            each
+            for each in responses(recordings)
+            if each.message is not None and seals_of(each.message)
+        ]
+        yield from found[::step]
+
+
+def broken(client: Adapter, step: int) -> dict[str, list[str]]:
+    faults = {
+        each.id: list(seal_faults(each.adapter, client, CONTEXT, each.message, each.events))
+        for each in sealed_responses(step)
+        if each.message is not None
+    }
+    return {key: each for key, each in faults.items() if each}
+
+
+@needs_corpus
+@pytest.mark.row("T71")
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_seals_get_back_from_clients_of_every_protocol(name: str) -> None:
+    assert broken(adapters.get(name), 10) == {}
+
+
+@needs_corpus
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_all_recorded_seals_get_back(name: str) -> None:
+    assert broken(adapters.get(name), 1) == {}
+
+
+@pytest.mark.parametrize("second", RECORDINGS)
+@pytest.mark.parametrize("first", RECORDINGS)
+def test_a_second_gateway_does_no_harm(first: str, second: str) -> None:
+    """A client of one gateway, which is a client of another one, which Anthropic answers."""
+    inner, outer = adapters.get(first), adapters.get(second, account="of the client")
+    if "ollama" in (first, second):
+        return
+    middle = inner.from_wire_response(inner.encode_response(claude(), CONTEXT).body, CONTEXT)
+    received = outer.from_wire_response(outer.encode_response(middle, CONTEXT).body, CONTEXT)
+    request = echoed(outer, CONTEXT, received)
+    assert request is not None
+    again = [message for message in request.messages if seals_of(message)]
+    forwarded = echoed(inner, CONTEXT, replace(again[0], metadata=middle.metadata))
+    assert forwarded is not None
+    back = sent_back(adapters.get("anthropic"), forwarded.messages)
+    assert sorted(back) == sorted((SIGNATURE, HIDDEN))
+
+
+@pytest.mark.parametrize("name", ["openai", "ollama"])
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("has_calls", [False, True])
+def test_what_a_client_does_not_keep_is_looked_up(
+    name: str, *, is_stream: bool, has_calls: bool
+) -> None:
+    stored: dict[str, str] = {}
+
+    def store(record: SealRecord) -> None:
+        stored.update(dict.fromkeys(record.keys, record.value))
+
+    client = adapters.get(name)
+    context = replace(CONTEXT, on_seals=store)
+    parts = CLAUDE["content"] if has_calls else CLAUDE["content"][:-1]
+    answer = adapters.get("anthropic").from_wire_response({**CLAUDE, "content": parts}, CONTEXT)
+    if is_stream:
+        encoder = client.stream_encoder(context)
+        losses = encoder.losses
+        for event in response_events(answer):
+            encoder.encode(event)
+    else:
+        losses = client.encode_response(answer, context).losses
+    assert [loss for loss in losses if loss.block_type == "seal"] == []
+    body = json.loads(client.encode_response(answer, CONTEXT).body)
+    message = body["message"] if name == "ollama" else body["choices"][0]["message"]
+    plain = {key: message[key] for key in ("role", "content", "tool_calls") if key in message}
+    history = {"messages": [{"role": "user", "content": "go"}, plain]}
+
+    def find(keys: Sequence[str]) -> dict[str, str]:
+        return {key: stored[key] for key in keys if key in stored}
+
+    request = client.from_wire_request(history, replace(CONTEXT, find_seals=find))
+    content = request.messages[1].content
+    assert content[0] == ThinkingBlock("First.", SIGNATURE, issuer="anthropic")
+    assert content[2] == RedactedThinkingBlock(HIDDEN, issuer="anthropic")
+    assert sent_back(adapters.get("anthropic"), request.messages) == [SIGNATURE, HIDDEN]
+    assert seals_of(client.from_wire_request(history, CONTEXT).messages[1]) == []
+
+
+def test_seals_of_one_account_reach_no_other() -> None:
+    first, second = (adapters.get("anthropic", account=name) for name in ("one", "two"))
+    answer = first.from_wire_response(CLAUDE, CONTEXT)
+    face = adapters.get("anthropic")
+    scoped = replace(CONTEXT, issuer=first.profile.issuer)
+    raw = face.encode_response(answer, scoped).body
+    assert SIGNATURE.encode() in raw
+    assert SIGNATURE.encode() not in face.encode_response(answer, CONTEXT).body
+    for context in (scoped, CONTEXT):
+        body = face.encode_response(answer, context).body
+        turns = [{"role": "user", "content": "go"}]
+        turns.append({"role": "assistant", "content": json.loads(body)["content"]})
+        request = face.from_wire_request({"messages": turns, "max_tokens": 9}, context)
+        assert sent_back(first, request.messages) == [SIGNATURE, HIDDEN]
+        assert sent_back(second, request.messages) == []
+        assert sent_back(face, request.messages) == []
+
+
+@given(st.text(), st.text(), st.sampled_from(["signature", "data"]), st.none() | st.text())
+def test_an_envelope_holds_any_seal(issuer: str, value: str, kind: Any, item: str | None) -> None:
+    seal = Seal(issuer, value, kind, item, None, 3, (1, 2))
+    envelope = write_envelope(seal)
+    assert envelope is not None
+    assert is_envelope(envelope)
+    assert base64.b64decode(envelope, validate=True)
+    assert read_envelope(envelope) == seal
+    urlsafe = envelope.translate(str.maketrans("+/", "-_")).rstrip("=")
+    assert read_envelope(urlsafe) == seal
+
+
+@given(st.binary(max_size=80), st.integers(0, 200))
+def test_a_damaged_envelope_is_never_opened(data: bytes, place: int) -> None:
+    envelope = write_envelope(Seal("anthropic", "x" * 50)) or ""
+    index = 16 + place % (len(envelope) - 16)
+    other = envelope[:index] + ("A" if envelope[index] != "A" else "B") + envelope[index + 1 :]
+    opened = read_envelope(other)
+    assert opened is None or opened == read_envelope(envelope)  # bits behind the end
+    assert read_envelope(envelope[:16] + base64.b64encode(data).decode()) is None
+
+
+def test_an_envelope_has_a_limit() -> None:
+    assert write_envelope(Seal("anthropic", "x" * MAX_ENVELOPE_CHARS)) is None
+
+
+def test_a_forged_envelope_sends_only_its_own_bytes() -> None:
+    client = adapters.get("openai")
+    forged = write_envelope(Seal("anthropic", "forged by the client"))
+    detail = {"type": "reasoning.text", "text": "mine", "signature": forged}
+    answer = {"role": "assistant", "content": "yes", "reasoning_details": [detail]}
+    request = client.from_wire_request({"messages": [{"role": "user", "content": "?"}, answer]})
+    sent = adapters.get("anthropic").preview([*request.messages, request.messages[0]])
+    block = json.loads(sent.body)["messages"][1]["content"][0]
+    assert block == {"type": "thinking", "thinking": "mine", "signature": "forged by the client"}
+    assert sent_back(adapters.get("gemini"), request.messages) == []
