@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: all run test test-slow lint types imports format fuzz mutate rows bench docs catalog cassettes lock clean
+.PHONY: all run test test-slow lint types imports format fuzz mutate rows bench docs spec catalog cassettes lock clean
 
 all: test lint types imports
 
@@ -57,6 +57,12 @@ bench: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/build_docs.py
+
+# The specification with its vectors as one archive, the same bytes every time.
+spec: $(VENV)/.ready
+	mkdir -p build
+	tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf build/metis-spec.tar spec
+	gzip -nf build/metis-spec.tar
 
 # Rebuilds the model table and the price table of a day: make catalog DATE=2026-11-15
 DATE ?= $(shell date -u +%F)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -107,6 +108,16 @@ _ANSWER = {
 _TOOL = ToolDefinition("f", "Does it.", {"type": "object", "properties": {}}, SideEffects.READ)
 
 
+def strict_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a message that refuses unknown fields, for `spec/`."""
+    schema = json_schema()
+    definitions: dict[str, dict[str, Any]] = schema["$defs"]
+    for definition in definitions.values():
+        if "properties" in definition:
+            definition["additionalProperties"] = False
+    return schema
+
+
 def pages() -> dict[str, str]:
     """Every generated page: its file name and its text."""
     return {
@@ -118,6 +129,8 @@ def pages() -> dict[str, str]:
         "providers.md": providers_page(),
         "python.md": python_page(HEADER),
         "schema.json": json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
+        "../../spec/message.schema.json": json.dumps(strict_schema(), indent=2, ensure_ascii=False)
+        + "\n",
     }
 
 
@@ -389,6 +402,7 @@ def main(arguments: list[str]) -> int:
         return 1 if outdated else 0
     REFERENCE.mkdir(parents=True, exist_ok=True)
     for name in outdated:
+        (REFERENCE / name).parent.mkdir(exist_ok=True)
         (REFERENCE / name).write_text(pages()[name], encoding="utf-8")
         print(f"wrote docs/reference/{name}")
     return 0

@@ -46,8 +46,8 @@ from metis.canonical.value import Value, fields_of
 from metis.cli.main import cli
 
 ROOT = Path(__file__).parent.parent.parent
-SPEC = (ROOT / "docs" / "spec.md").read_text(encoding="utf-8")
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+SPEC = (ROOT / "spec" / "canonical-form.md").read_text(encoding="utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "spec").glob("*.md")])
 TYPES = [
     *SPEC_FIELDS,
     *(kind for tag, kind in BLOCK_TYPES.items() if tag not in SPEC_TAGS),
@@ -96,7 +96,7 @@ def test_the_check_says_so_with_its_exit_code(
 ) -> None:
     script = build_docs()
     assert script.main(["--check"]) == 0
-    monkeypatch.setattr(script, "REFERENCE", tmp_path / "reference")
+    monkeypatch.setattr(script, "REFERENCE", tmp_path / "docs" / "reference")
     assert script.main(["--check"]) == 1
     assert capsys.readouterr().out.count("is stale") == len(script.pages())
     assert script.main([]) == 0

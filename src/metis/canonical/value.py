@@ -15,6 +15,7 @@ careful one, which merges them in, takes over. Values without unknown fields pay
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
@@ -58,12 +59,17 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 def normalised_json(raw: bytes) -> bytes:
     """Return JSON with sorted keys and without white space: equal meaning gives equal bytes."""
     try:
-        value = json.loads(raw)
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return text.encode()
+        return _encode_sorted(json.loads(raw, parse_float=_finite))
     except (ValueError, RecursionError):
         # Numbers and nesting beyond what Python can parse stay as they were written.
         return raw
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits} is outside the range of a float")
+    return number
 
 
 class Extra(Mapping[str, Any]):

@@ -1,0 +1,64 @@
+"""The vectors of the specification for wire formats and streams."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metis import adapters, encode
+from metis.adapters import MessageComplete, RequestContext, TextDelta
+from metis.canonical.message import Message
+
+VECTORS = Path(__file__).parent.parent.parent / "spec" / "vectors"
+TOOL_ID = re.compile(r"tu_\w+")
+
+
+def vectors(name: str) -> list[Any]:
+    """The vectors of a file, as parameters with their names."""
+    listed = json.loads((VECTORS / name).read_text(encoding="utf-8"))["vectors"]
+    return [pytest.param(vector, id=f"{vector['name']}-{vector.get('kind')}") for vector in listed]
+
+
+def contents(*messages: Message) -> list[Any]:
+    """Role and content of messages, with tool ids as ordinals in the order of their first use."""
+    ordinals: dict[str, str] = {}
+
+    def ordinal(match: re.Match[str]) -> str:
+        return ordinals.setdefault(match[0], f"#{len(ordinals)}")
+
+    fields = (json.loads(TOOL_ID.sub(ordinal, encode(message).decode())) for message in messages)
+    return [{"role": each["role"], "content": each["content"]} for each in fields]
+
+
+@pytest.mark.parametrize("vector", vectors("wire.json"))
+def test_wire_formats(vector: dict[str, Any]) -> None:
+    adapter = adapters.get(vector["protocol"])
+    context = RequestContext(session_id="s", model=f"{adapter.name}:m", provider=adapter.name)
+    if vector["kind"] == "request":
+        request = adapter.from_wire_request(vector["wire"], context)
+        assert contents(*request.messages) == vector["messages"]
+    else:
+        response = adapter.from_wire_response(vector["wire"], context)
+        assert contents(response) == vector["messages"]
+        assert response.metadata.stop_reason == vector["stop_reason"]
+
+
+@pytest.mark.parametrize("vector", vectors("streams.json"))
+def test_streams(vector: dict[str, Any]) -> None:
+    adapter = adapters.get(vector["protocol"])
+    context = RequestContext(session_id="s", model=f"{adapter.name}:m", provider=adapter.name)
+    decoder = adapter.stream_decoder(context)
+    text = ""
+    message: Message | None = None
+    for chunk, expected in zip(vector["chunks"], vector["cut"], strict=True):
+        for event in decoder.feed(chunk.encode()):
+            text += event.text if isinstance(event, TextDelta) else ""
+            message = event.message if isinstance(event, MessageComplete) else message
+        assert text == expected
+    for event in decoder.finish():
+        message = event.message if isinstance(event, MessageComplete) else message
+    assert message is not None
+    assert message.metadata.stop_reason == vector["stop_reason"]
+    assert contents(message)[0]["content"] == vector["content"]
