@@ -126,7 +126,8 @@ def encode_history(
         new = _as_host_knows(messages[len(earlier.messages) :], profile)
         projection = project_appended(new, earlier.target, earlier.call_ids)
         if projection is not None:
-            history = _extended(earlier, messages, projection, profile)
+            fresh = replace(earlier, dialect=earlier.dialect.copy(), encoder=earlier.encoder.copy())
+            history = _extended(fresh, messages, projection, profile)
     if history is None:
         history = _encoded(messages, profile, model, target)
     limit = profile.many_images_limit
@@ -149,9 +150,9 @@ def _encoded(
 def _extended(
     earlier: EncodedHistory, messages: Sequence[Message], projection: Projection, profile: Profile
 ) -> EncodedHistory:
-    """Return a history with the projection of its new messages added; the earlier one stays."""
+    """Return a history with its new messages added to dialect and encoder of the earlier one."""
     new = messages[len(earlier.messages) :]
-    dialect = earlier.dialect.copy()
+    dialect, encoder = earlier.dialect, earlier.encoder
     projected, losses = projection.messages, projection.losses
     wire_ids = dialect.wire_ids(projection.call_ids)
     is_usual, foreign = _original_forms(new, profile)
@@ -162,7 +163,6 @@ def _extended(
         record_unmapped_keys(foreign, profile, recorder)
         record_rewritten_keys(projection.attachments, profile, recorder)
         losses = losses + recorder.losses
-    encoder = earlier.encoder.copy()
     encoder.add(projected, wire_ids or EMPTY)
     call_ids = projection.call_ids
     if call_ids is not None and earlier.call_ids:
@@ -225,12 +225,11 @@ def _original_forms(messages: Sequence[Message], profile: Profile) -> tuple[bool
     only another protocol has.
     """
     is_usual, foreign = True, list[Message]()
-    for message in messages:
+    # Most messages have none, and this runs for every message of a first request.
+    with_forms = [message for message in messages if message.metadata.provider_raw is not None]
+    for message in with_forms:
         metadata = message.metadata
-        raw = metadata.provider_raw
-        if raw is None:
-            continue
-        for protocol, form in raw.items():
+        for protocol, form in (metadata.provider_raw or EMPTY).items():
             if protocol == profile.protocol:
                 is_usual = is_usual and (metadata.provider or metadata.origin) == profile.name
             elif type(form) is not dict or not form.keys() <= PROTOCOL_ONLY_KEYS:

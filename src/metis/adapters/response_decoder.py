@@ -278,7 +278,9 @@ class ToolCallDecoder(DecoderWrapper):
         """The message as far as it has been decoded."""
         return self._rules.normalise(self._decoder.message)
 
-    def _convert(self, events: list[StreamEvent]) -> list[StreamEvent]:
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """Return the events that are complete with this chunk."""
+        events = self._decoder.feed(chunk)
         # Nearly all events are text deltas, which pass through as they are.
         if not (self._index_shift or self._pending):
             for event in events:
@@ -286,6 +288,9 @@ class ToolCallDecoder(DecoderWrapper):
                     break
             else:
                 return events
+        return self._convert(events)
+
+    def _convert(self, events: list[StreamEvent]) -> list[StreamEvent]:
         return [converted for event in events for converted in self._convert_event(event)]
 
     def _convert_event(self, event: StreamEvent) -> list[StreamEvent]:

@@ -132,13 +132,13 @@ class BaseStreamDecoder(ABC):
         events: list[StreamEvent] = []
         if self._end is not None:
             return events
-        self._size += len(chunk)
-        is_counted = self._size > self._free_bytes
+        self._size = size = self._size + len(chunk)
         try:
-            if is_counted:
-                self._meter.add_chunk(chunk, self._size)
-            self._decode_bytes(chunk, events)
-            if is_counted:
+            if size <= self._free_bytes:
+                self._decode_bytes(chunk, events)
+            else:
+                self._meter.add_chunk(chunk, size)
+                self._decode_bytes(chunk, events)
                 self._meter.add_events(events)
         except ResponseLimitError as error:
             self._end_at_limit(error, events)

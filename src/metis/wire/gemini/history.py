@@ -121,7 +121,9 @@ class GeminiHistoryEncoder(HistoryEncoder):
         """Add results in the order of their calls: without ids the order pairs them."""
         if len(messages) > 1:
             messages = sorted(messages, key=self._position_of_call)
-        parts = [part for message in messages for part in self._encode_parts(message.content)]
+        parts: list[Any] = []
+        for message in messages:
+            parts += self._encode_parts(message.content)
         joins, self._accepts_results = self._accepts_results, True
         # The API refuses results of one response that are spread over several contents.
         if not (joins and encoded and _extend(encoded[-1], parts)):

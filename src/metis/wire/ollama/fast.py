@@ -20,7 +20,6 @@ from metis.streaming.events import StreamEvent, TextDelta
 from metis.wire.ollama.blocks import PROTOCOL
 from metis.wire.ollama.history import OllamaHistoryEncoder
 from metis.wire.ollama.stream_decoder import OllamaStreamDecoder
-from metis.wire.original_form import original_form_of
 
 _ROLE_NAMES = {Role.ASSISTANT: "assistant", Role.USER: "user"}
 _OptionalText = str | UnsetType
@@ -70,8 +69,9 @@ class FastOllamaHistoryEncoder(OllamaHistoryEncoder):
         return super()._encode_message(message)
 
     def _encode_result(self, message: Message) -> Any:
-        result = message.content[0] if len(message.content) == 1 else None
-        if type(result) is ToolResultBlock and not original_form_of(message, PROTOCOL):
+        raw, content = message.metadata.provider_raw, message.content
+        result = content[0] if len(content) == 1 else None
+        if type(result) is ToolResultBlock and (raw is None or not raw.get(PROTOCOL)):
             text = result.content[0] if len(result.content) == 1 else None
             if type(text) is TextBlock and not result.is_error:
                 wire_id = self._wire_ids.get(result.tool_use_id) or UNSET
