@@ -33,7 +33,7 @@ _GROUP_OPTIONS = frozenset({"-h", "--help", "--version"})
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Chat": ("ask", "demo", "local"),
     "Inspect": ("sessions", "show", "search", "trace", "cost", "models"),
-    "Store": ("export", "import", "fork", "store"),
+    "Store": ("export", "import", "handoff", "fork", "store"),
     "Set up": ("keys", "config", "doctor", "completion"),
     "Gateway": ("serve", "run"),
     "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim"),
@@ -317,6 +317,7 @@ for _command in (
     store_commands.search,
     store_commands.export,
     store_commands.import_session,
+    store_commands.handoff,
     store_commands.maintenance,
     setup_commands.keys,
     setup_commands.config,

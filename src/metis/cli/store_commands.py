@@ -1,11 +1,11 @@
 """Parsers of the commands on stored sessions."""
 
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 
-from metis.cli.arguments import SESSION, STORE
+from metis.cli.arguments import SESSION, STORE, complete_sessions
 
 # Formats of other packages are known only when one is used, so the parser accepts any name.
 SESSION_FORMATS = (
@@ -132,6 +132,34 @@ def import_session(
     from metis.cli.transfer import read_import
 
     return read_import(store, paths, form=form, new_ids=new_ids, as_json=as_json)
+
+
+@click.command()
+@click.argument("target", metavar="claude|codex|gemini|opencode|pi|metis")
+@click.argument("session", metavar="[SESSION]", required=False, shell_complete=complete_sessions)
+@STORE
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Home directory of the program; default: yours.",
+)
+@click.option(
+    "--cwd",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the session; default: this one.",
+)
+@click.option("--map-tools", is_flag=True, help="Rename calls to the tools of the program.")
+@click.option("--go", "run", is_flag=True, help="Run the command that resumes the session.")
+@click.option("--json", "as_json", is_flag=True, help="Print path, command and losses as JSON.")
+def handoff(store: str | None, **options: Any) -> int:
+    """Continue a session in another program, and print the command that resumes it.
+
+    Without SESSION it is the newest session of this folder, of whichever program. What the program
+    will not see is listed on standard error. What is done there comes back with the next handoff.
+    """
+    from metis.cli.handoff import HandoffOptions, hand_over
+
+    return hand_over(store, HandoffOptions(**options))
 
 
 @click.group(name="store")

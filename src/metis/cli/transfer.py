@@ -10,6 +10,7 @@ import msgspec
 
 from metis import interchange
 from metis.canonical.errors import DecodeError, MetisError, UnknownFormatError
+from metis.cli.handoff import handoff_links
 from metis.cli.output import echo, echo_json, write_file
 from metis.cli.render import loss_line, message_numbers
 from metis.cli.stored_sessions import find_session, on_store
@@ -172,7 +173,9 @@ async def import_source(
 
 
 async def _import(store: Store, session: ForeignSession, source: Source) -> ImportReport:
-    imported = await import_session(store, session, workspace=str(Path.cwd()))
+    imported = await import_session(
+        store, session, workspace=str(Path.cwd()), links=handoff_links()
+    )
     return ImportReport(
         session=imported.record.id,
         format=session.format,

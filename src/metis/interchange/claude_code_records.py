@@ -256,7 +256,8 @@ class ClaudeCodeRecords(RecordFormat, ABC):
         self, record: Wire, writer: RecordWriter, item: Message | KnownEntry, index: int
     ) -> Wire:
         state, options = writer.state, writer.options
-        uuid = new_uuid(item.session_id, item.id, str(index), writer.foreign_id)
+        # Not the session there: what is handed over again refers to the same records.
+        uuid = new_uuid(item.session_id, item.id, str(index))
         if not writer.foreign_id:
             writer.foreign_id = state.get("sessionId") or new_uuid(item.session_id)
         envelope: Wire = {

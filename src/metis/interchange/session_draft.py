@@ -5,9 +5,9 @@ same ids. Nothing in a file is an error: what has no meaning is stored as it is 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from metis.projection.loss import Change, Loss
 from metis.store.entries import KnownEntry, MessageEntry, SidecarEntry, entry_of
 from metis.wire.call import RequestContext
 from metis.wire.json_access import Wire, maybe_object
+from metis.wire.original_form import provider_tool_ids
 
 RECORD_KIND = "foreign_record"
 """The kind of a sidecar entry that is a record of another program, as it was read."""
@@ -34,11 +35,13 @@ _ORDINAL_BITS, _HASH_BITS = 32, 48
 _MAX_LISTED = 200
 
 
-class NamedFormat(Protocol):
-    """What a draft needs to know of the format that it is read from."""
+class NamedFormat:
+    """The names of a format, which its drafts and losses carry."""
 
     name: ClassVar[str]
+    """The name for `--format`."""
     system: ClassVar[str]
+    """The name under which messages store what only this program needs."""
 
 
 class ForeignSession(Struct):
@@ -60,12 +63,6 @@ class ForeignSession(Struct):
     def messages(self) -> list[Message]:
         """Return its messages in order."""
         return [entry.message for entry in self.entries if isinstance(entry, MessageEntry)]
-
-    def message_keys(self) -> Iterator[str]:
-        """Yield the key of each message in the file."""
-        for entry in self.entries:
-            if isinstance(entry, MessageEntry):
-                yield entry_key(entry, self.system) or entry.id
 
 
 class SessionDraft:
@@ -314,6 +311,28 @@ def priced(usage: Usage | None, model: str | None, at: datetime) -> Usage | None
         return price(usage, model, at)
     except MetisError:
         return usage  # an unknown model: the tokens count, the cost is unknown
+
+
+def call_wire_ids(message: Message) -> dict[str, str]:
+    """Return the ids of the calls of a message in the file that it came from, by ours."""
+    ids = provider_tool_ids(message)
+    for data in (message.metadata.external or {}).values():
+        ids |= maybe_object(maybe_object(data).get("calls"))
+    return ids
+
+
+def source_place(entry: KnownEntry) -> str:
+    """Return where an entry is in the file that it came from, for the reason of a loss."""
+    external = (
+        entry.message.metadata.external if isinstance(entry, MessageEntry) else entry.external
+    )
+    for system, data in (external or {}).items():
+        positions = maybe_object(data).get("at")
+        if isinstance(positions, list) and positions:
+            return f" ({system} line {positions[0]})"
+    if isinstance(entry, SidecarEntry) and entry.kind == RECORD_KIND:
+        return f" ({entry.data.get('system')} line {entry.data.get('at')})"
+    return ""
 
 
 def foreign_data(entry: KnownEntry, system: str) -> Wire:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
@@ -27,9 +29,7 @@ def write_session(
     if options.map_tools:
         entries = list(rename_tools(form, entries, losses))
     written = form.write(entries, options)
-    return WrittenSession(
-        written.data, [*losses, *written.losses], written.foreign_id, written.keys
-    )
+    return replace(written, losses=[*losses, *written.losses])
 
 
 def _written_entries(form: SessionFormat, history: Sequence[AnyEntry]) -> Iterator[AnyEntry]:

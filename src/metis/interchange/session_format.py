@@ -24,8 +24,12 @@ from metis.interchange.residue import apply_residue, differences, make_residue
 from metis.interchange.session_draft import (
     RECORD_KIND,
     ForeignSession,
+    NamedFormat,
     SessionDraft,
+    call_wire_ids,
+    entry_key,
     foreign_data,
+    source_place,
     with_foreign_data,
 )
 from metis.interchange.source import ForeignRecord, Source
@@ -38,8 +42,7 @@ from metis.store.entries import (
     SidecarEntry,
     UnknownEntry,
 )
-from metis.wire.json_access import Wire, maybe_object
-from metis.wire.original_form import provider_tool_ids
+from metis.wire.json_access import Wire, maybe_count, maybe_list
 from metis.wire.tool_ids import derived_id
 
 ToolNames = Mapping[str, str]
@@ -67,15 +70,13 @@ class WrittenSession(Struct, frozen=True):
     foreign_id: str
     keys: dict[str, str]
     """The ids of our messages by their keys in the file."""
+    record_count: int = 0
+    """How many records the file has."""
 
 
-class SessionFormat(ABC):
+class SessionFormat(NamedFormat, ABC):
     """One program's session files: how they are recognised, read and written."""
 
-    name: ClassVar[str]
-    """The name for `--format`."""
-    system: ClassVar[str]
-    """The name under which messages store what only this program needs."""
     is_writable: ClassVar[bool] = False
 
     @abstractmethod
@@ -171,11 +172,30 @@ class RecordFormat(SessionFormat):
         written = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
         keys: dict[str, str] = {}
         for session in self.read(Source(None, data)):
-            keys |= dict(zip(session.message_keys(), writer.new_message_ids, strict=False))
+            keys = self._owner_by_key(session.entries, writer.owners)
             unexplained = missing_blocks(written, session.messages(), self.name, writer.losses)
             writer.losses += unexplained
             break
-        return WrittenSession(data, writer.losses, writer.foreign_id, keys)
+        count = len(writer.owners)
+        return WrittenSession(data, writer.losses, writer.foreign_id, keys, count)
+
+    def _owner_by_key(
+        self, entries: Sequence[KnownEntry], owners: Sequence[tuple[str, ...]]
+    ) -> dict[str, str]:
+        """Return which of our entries the entries of the written file are, by their keys."""
+        keys: dict[str, str] = {}
+        ids: tuple[str, ...] = ()
+        for entry in entries:
+            data = foreign_data(entry, self.system)
+            at: list[int] = maybe_list(data.get("at"))
+            part = maybe_count(data.get("part")) or 0
+            if at:
+                # Several messages of ours can be one there: what follows it follows the last.
+                ids = owners[at[-1] - 1] if 0 < at[-1] <= len(owners) else ()
+            key = entry_key(entry, self.system)
+            if ids and key is not None and (at or part):
+                keys[key] = ids[min(part, len(ids) - 1)]
+        return keys
 
 
 class RecordWriter:
@@ -195,8 +215,10 @@ class RecordWriter:
         """Facts about earlier records that later ones need."""
         self.wire_ids: dict[str, str] = dict(wire_ids or {})
         """The ids of calls in the file, by ours."""
-        self.new_message_ids: list[str] = []
-        self._records: list[tuple[int, int, bytes]] = []
+        self.owners: list[tuple[str, ...]] = []
+        """For each record of the file, the ids of the entries that it was written for."""
+        self._records: list[tuple[int, int, bytes, tuple[str, ...]]] = []
+        self._owner: tuple[str, ...] = ()
         self._position = 0
         self._dropped: dict[str, tuple[int, KnownEntry | UnknownEntry]] = {}
 
@@ -213,7 +235,9 @@ class RecordWriter:
         path: str = "$",
         change: Change = Change.DROPPED,
     ) -> None:
-        """Report what the file cannot hold."""
+        """Report what the file cannot hold, with its place in the file that it came from."""
+        if not isinstance(entry, UnknownEntry):
+            reason += source_place(entry)
         self.losses.append(
             Loss(
                 session_id=entry.session_id,
@@ -233,16 +257,14 @@ class RecordWriter:
     def _note_calls(self, entry: AnyEntry) -> None:
         if not isinstance(entry, MessageEntry) or entry.message.role is not Role.ASSISTANT:
             return
-        self.wire_ids.update(provider_tool_ids(entry.message))
-        for data in (entry.message.metadata.external or {}).values():
-            self.wire_ids.update(maybe_object(maybe_object(data).get("calls")))
+        self.wire_ids.update(call_wire_ids(entry.message))
 
     def write_unit(self, group: Sequence[AnyEntry]) -> None:
         """Write entries that were read together, or one that was not."""
         first = group[0]
         for entry in group:
             self._note_calls(entry)
-        self.new_message_ids += [one.id for one in group if isinstance(one, MessageEntry)]
+        self._owner = tuple(one.id for one in group)
         if isinstance(first, UnknownEntry):
             self._drop(first, first.type)
         elif isinstance(first, SidecarEntry):
@@ -281,6 +303,7 @@ class RecordWriter:
             self.add_loss(group[0], "record", reason, change=Change.ALTERED)
         for entry in group:
             self._start()
+            self._owner = (entry.id,)
             new = self.form.new_records(entry, self)
             if not new:
                 self._drop(entry, str(entry.__struct_config__.tag))
@@ -290,6 +313,7 @@ class RecordWriter:
     def _start(self) -> None:
         if not self._records and "started" not in self.state:
             self.state["started"] = True
+            self._owner = ()
             for record in self.form.first_records(self):
                 self._put_record(record, None)
 
@@ -303,7 +327,8 @@ class RecordWriter:
         if at is not None:
             self._position = max(self._position, at)
         position = self._position if at is None else at
-        self._records.append((position, 0 if at is not None else len(self._records) + 1, raw))
+        order = 0 if at is not None else len(self._records) + 1
+        self._records.append((position, order, raw, self._owner))
 
     def _drop(self, entry: KnownEntry | UnknownEntry, kind: str) -> None:
         number, first = self._dropped.get(kind, (0, entry))
@@ -314,10 +339,12 @@ class RecordWriter:
         for kind, (number, entry) in self._dropped.items():
             reason = f"{self.form.name} has no record for it ({number} in the session)"
             self.add_loss(entry, kind, reason)
-        lines: dict[tuple[int, int], bytes] = {}
-        for position, order, raw in self._records:
-            lines[position, order] = raw
-        return [lines[place] for place in sorted(lines)]
+        lines: dict[tuple[int, int], tuple[bytes, tuple[str, ...]]] = {}
+        for position, order, raw, owner in self._records:
+            lines[position, order] = raw, owner
+        ordered = [lines[place] for place in sorted(lines)]
+        self.owners = [owner for _, owner in ordered]
+        return [raw for raw, _ in ordered]
 
 
 def _units(entries: Sequence[AnyEntry], system: str) -> Iterator[list[AnyEntry]]:

@@ -11,7 +11,8 @@ from metis.canonical.errors import UnknownSessionError
 from metis.canonical.ids import is_ulid, new_tool_use_id, new_ulid_after
 from metis.canonical.message import SCHEMA_VERSION, Message
 from metis.canonical.metadata import Usage
-from metis.interchange.session_draft import ForeignSession, entry_key
+from metis.interchange.handoff_links import HandoffLink, HandoffLinks
+from metis.interchange.session_draft import ForeignSession, call_wire_ids, entry_key
 from metis.store import SessionRecord, Store
 from metis.store.entries import (
     AnyEntry,
@@ -20,7 +21,9 @@ from metis.store.entries import (
     MessageEntry,
     RetractionEntry,
     RewindEntry,
+    SidecarEntry,
     UnknownEntry,
+    place_entry,
 )
 from metis.store.threads import Threads
 from metis.store.transfer import IdMapping
@@ -47,15 +50,29 @@ class _Stored(NamedTuple):
 
 
 async def import_session(
-    store: Store, session: ForeignSession, *, workspace: str = ""
+    store: Store,
+    session: ForeignSession,
+    *,
+    workspace: str = "",
+    links: HandoffLinks | None = None,
 ) -> ImportedSession:
-    """Store a session, or what is new of it; importing a file again changes nothing."""
-    record, history = await _stored_session(store, session.session_id)
+    """Store a session, or what is new of it; importing a file again changes nothing.
+
+    What was done in a file that we wrote for the program is added to the session it came from.
+    """
+    link = None if links is None else links.find(session.system, session.foreign_id)
+    target_id = session.session_id if link is None else link.session_id
+    record, history = await _stored_session(store, target_id)
+    if link is not None and record is None:  # our session was deleted since
+        link = None
+        record, history = await _stored_session(store, session.session_id)
+    if link is not None:
+        session = _moved(session, link.session_id)
     is_new = record is None
     if record is None:
         record = _new_record(session, workspace)
         await store.restore_session(record)
-    plan = _Plan(session, history)
+    plan = _Plan(session, history, link)
     batch: list[AnyEntry] = []
     for entry in session.entries:
         batch += plan.new_entries(entry)
@@ -99,11 +116,14 @@ def _new_record(session: ForeignSession, workspace: str) -> SessionRecord:
 class _Plan:
     """Decides which entries of a session are new."""
 
-    def __init__(self, session: ForeignSession, history: Sequence[AnyEntry]) -> None:
+    def __init__(
+        self, session: ForeignSession, history: Sequence[AnyEntry], link: HandoffLink | None
+    ) -> None:
         self.added = 0
         self._session = session
         self._ids: dict[str, str] = {}
         self._tool_ids: dict[str, str] = {}
+        self._grown_calls: set[str] = set()
         self._stored: dict[str, _Stored] = {}
         self._newest = ""
         self._threads = Threads(history)
@@ -115,24 +135,34 @@ class _Plan:
             if key is not None:
                 message = entry.message if isinstance(entry, MessageEntry) else None
                 self._stored[key] = _Stored(entry.id, message)
+        self._link = link
+        messages = {entry.id: entry.message for entry in history if isinstance(entry, MessageEntry)}
+        self._written: dict[str, _Stored] = {}
+        for key, entry_id in link.keys.items() if link is not None else ():
+            self._written[key] = _Stored(entry_id, messages.get(entry_id))
+        self._previous: str | None = None
 
     def new_entries(self, entry: KnownEntry) -> list[AnyEntry]:
         """Return what to store for an entry: nothing if it is stored already."""
         key = entry_key(entry, self._session.system)
+        if key is not None and key in self._written:
+            self._note_stored(entry, self._written[key])
+            return []
         stored = None if key is None else self._stored.get(key)
         if not isinstance(entry, MessageEntry):
-            if stored is not None:
+            if stored is not None or self._is_written_record(entry):
                 return []
             return self._placed([self._with_ids(entry)])
         if stored is None or stored.message is None or self._is_of_grown_call(entry.message):
             return self._placed([self._new_message(entry.message)])
         if _is_same(stored.message, entry.message):
-            self._ids[entry.id] = stored.entry_id
+            self._note_stored(entry, stored)
             return []
         # A complete message is never rewritten: the longer one takes its place, with calls and
         # results of its own.
         calls = [block.id for block in entry.message.content if isinstance(block, ToolUseBlock)]
         self._tool_ids |= {call: new_tool_use_id() for call in calls}
+        self._grown_calls.update(calls)
         reason = "the program has written more of it since"
         retraction = RetractionEntry(
             id=entry.id,
@@ -145,6 +175,20 @@ class _Plan:
         metadata = replace(entry.message.metadata, usage=usage)
         grown = self._new_message(replace(entry.message, metadata=metadata))
         return self._placed([retraction, grown])
+
+    def _note_stored(self, entry: KnownEntry, stored: _Stored) -> None:
+        """Note which stored message and calls those of an entry are."""
+        if not isinstance(entry, MessageEntry) or stored.message is None:
+            return
+        self._ids[entry.id] = self._previous = stored.entry_id
+        ours = {wire_id: call for call, wire_id in call_wire_ids(stored.message).items()}
+        for call, wire_id in call_wire_ids(entry.message).items():
+            if ours.get(wire_id, call) != call:
+                self._tool_ids[call] = ours[wire_id]
+
+    def _is_written_record(self, entry: KnownEntry) -> bool:
+        at = entry.data.get("at") if isinstance(entry, SidecarEntry) else None
+        return self._link is not None and isinstance(at, int) and at <= self._link.record_count
 
     def last_entries(self) -> list[AnyEntry]:
         """Return the entry that makes the end of the conversation that of the program."""
@@ -164,7 +208,7 @@ class _Plan:
         return entries
 
     def _is_of_grown_call(self, message: Message) -> bool:
-        return message.metadata.parent_tool_use_id in self._tool_ids
+        return message.metadata.parent_tool_use_id in self._grown_calls
 
     def _new_message(self, message: Message) -> MessageEntry:
         self.added += 1
@@ -172,11 +216,13 @@ class _Plan:
             message = _with_tool_ids(message, self._tool_ids)
         new_id = message.id
         parents = tuple(self._ids.get(parent, parent) for parent in message.metadata.parents)
+        if not parents and self._previous is not None and self._previous != self._threads.tip:
+            parents = (self._previous,)
         if new_id <= self._newest:
             # Others have continued the session here: this is another branch of it.
             new_id = new_ulid_after(self._newest if is_ulid(self._newest) else new_id)
         self._ids[message.id] = new_id
-        self._newest = new_id
+        self._newest = self._previous = new_id
         metadata = replace(message.metadata, parents=parents)
         stored = replace(message, id=new_id, metadata=metadata)
         return MessageEntry(
@@ -199,6 +245,19 @@ class _Plan:
 
     def _mapped(self, message_id: str | None) -> str | None:
         return None if message_id is None else self._ids.get(message_id, message_id)
+
+
+def _moved(session: ForeignSession, session_id: str) -> ForeignSession:
+    """Return a session whose entries belong to another one."""
+    entries = [place_entry(entry, session_id=session_id, seq=0) for entry in session.entries]
+    moved: list[KnownEntry] = [
+        replace(entry, message=replace(entry.message, session_id=session_id))
+        if isinstance(entry, MessageEntry)
+        else entry
+        for entry in entries
+        if not isinstance(entry, UnknownEntry)
+    ]
+    return replace(session, session_id=session_id, entries=moved)
 
 
 def _with_tool_ids(message: Message, tool_ids: Mapping[str, str]) -> Message:

@@ -16,7 +16,9 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.canonical.value import canonical_bytes
+from metis.interchange.session_draft import source_place
 from metis.projection.loss import Change, Loss
+from metis.store.entries import entry_of
 
 _sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -41,13 +43,14 @@ def missing_blocks(
             is_named = any(stated.startswith(path) for stated in paths.get(message.id, ()))
             if message.id in whole or is_named:
                 continue
+            place = source_place(entry_of(message))
             losses.append(
                 Loss(
                     session_id=message.session_id,
                     message_id=message.id,
                     block_type=str(block.type),
                     adapter=format_name,
-                    reason=f"{format_name} does not give it back as it is",
+                    reason=f"{format_name} does not give it back as it is{place}",
                     change=Change.ALTERED,
                     path=path,
                 )

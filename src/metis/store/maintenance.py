@@ -37,10 +37,19 @@ log = logging.getLogger("metis.store")
 
 RAW_FIELD = "provider_raw"
 _MAX_PROBLEMS = 1000
+# Calls of another program's session are not ours to abort: that program may still be running them.
+_OURS = (
+    "AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.id = tool_calls.message_id "
+    "AND CAST(metadata_json AS TEXT) LIKE '%\"origin\":%import:%')"
+)
 _PENDING_CALLS = (
-    "SELECT session_id, id, name FROM tool_calls WHERE status = 'pending' "
+    f"SELECT session_id, id, name FROM tool_calls WHERE status = 'pending' {_OURS} "  # noqa: S608 - no input
     "ORDER BY session_id, created_at, id"
 )
+PENDING_CALL = (
+    f"SELECT 1 FROM tool_calls WHERE session_id = ? AND status = 'pending' {_OURS} LIMIT 1"  # noqa: S608 - no input
+)
+"""Selects a call of a session that waits for its result."""
 _OPEN_MESSAGES = "SELECT session_id, message_id FROM open_messages ORDER BY session_id, message_id"
 _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _write_json = msgspec.json.Encoder(order="sorted").encode

@@ -212,7 +212,7 @@ class Store:
     def _has_open_work(self) -> bool:
         if len(self._written_sessions) > MAX_TRACKED_SESSIONS:
             return True  # too many to check now; the next process that opens the store does
-        calls = "SELECT 1 FROM tool_calls WHERE session_id = ? AND status = 'pending' LIMIT 1"
+        calls = maintenance.PENDING_CALL
         with self._database.read() as transaction:
             return bool(transaction.run("SELECT 1 FROM open_messages LIMIT 1")) or any(
                 transaction.run(calls, (session_id,)) for session_id in self._written_sessions

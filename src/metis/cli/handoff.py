@@ -1,0 +1,212 @@
+"""`metis handoff`: gives the current session to another program, and takes it back."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+from metis.canonical.errors import StoreError
+from metis.cli.output import echo, echo_json
+from metis.cli.render import loss_line, message_numbers
+from metis.cli.stored_sessions import find_session, on_store
+from metis.cli.text import count
+from metis.interchange.handoff_links import HandoffLink, HandoffLinks
+from metis.interchange.programs import (
+    PROGRAMS,
+    Program,
+    claude_directory,
+    program,
+    write_new_file,
+)
+from metis.interchange.registry import detect_format, session_format
+from metis.interchange.session_export import write_session
+from metis.interchange.session_format import WriteOptions
+from metis.interchange.session_import import import_session
+from metis.interchange.source import Source
+from metis.projection.loss import Loss
+from metis.store import SessionRecord, Store
+from metis.store.private_files import home_directory
+from metis.wire.json_access import maybe_object, maybe_text
+
+METIS = "metis"
+# How many of the newest files of a program are opened to find that of a folder.
+_MAX_OPENED = 500
+
+
+class HandoffOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the command."""
+
+    target: str
+    session: str | None = None
+    home: Path | None = None
+    cwd: Path | None = None
+    map_tools: bool = False
+    run: bool = False
+    as_json: bool = False
+
+
+class HandoffReport(msgspec.Struct, frozen=True):
+    """Where the session is now, and how the program continues it."""
+
+    path: str
+    resume: Sequence[str]
+    losses: Sequence[Loss]
+    session: str
+
+
+class CurrentFile(NamedTuple):
+    """The session file of a folder that a program wrote last."""
+
+    program: Program
+    path: Path
+    changed_at: float
+
+
+def handoff_links() -> HandoffLinks:
+    """Return the links of this user."""
+    return HandoffLinks(home_directory(os.environ) / "handoffs")
+
+
+@on_store(recover=True)
+async def hand_over(store: Store, options: HandoffOptions) -> int:
+    """Write the session where the target looks for it, and print the command that resumes it."""
+    cwd = (options.cwd or Path.cwd()).absolute()
+    environment: Mapping[str, str] = {} if options.home is not None else os.environ
+    home = options.home or Path.home()
+    record, read_losses = await _session(store, options.session, home, environment, cwd)
+    if options.target == METIS:
+        report = HandoffReport(store.name, ["metis", "-s", record.id], read_losses, record.id)
+    else:
+        report = await _write(store, record, options, (home, environment, cwd))
+    await _print(store, report, options)
+    if options.run:
+        # The program has the terminal until it ends; nothing else runs meanwhile.
+        return await asyncio.to_thread(_run, report.resume, cwd)
+    return 0
+
+
+def _run(command: Sequence[str], cwd: Path) -> int:
+    return subprocess.run(list(command), cwd=cwd, check=False).returncode  # noqa: S603 - a command of ours
+
+
+async def _session(
+    store: Store, name: str | None, home: Path, environment: Mapping[str, str], cwd: Path
+) -> tuple[SessionRecord, Sequence[Loss]]:
+    """Return the session to hand over: the named one, or that of the folder that changed last."""
+    if name is not None and await asyncio.to_thread(Path(name).is_file):
+        return await _import(store, Source(Path(name)), cwd)
+    if name is not None:
+        return await find_session(store, name), ()
+    stored = await store.overviews(1, workspace_path=str(cwd))
+    current = current_file(home, environment, cwd)
+    if current is not None:
+        changed = stored[0].session.updated_at.timestamp() if stored else 0.0
+        if current.changed_at >= changed:
+            return await _import(store, Source(current.path), cwd, current.program.format)
+    if not stored:
+        hint = "give a session, or a folder with --cwd"
+        raise StoreError(f"no program has a session in {cwd}", hint=hint)
+    return stored[0].session, ()
+
+
+async def _import(
+    store: Store, source: Source, cwd: Path, form: str | None = None
+) -> tuple[SessionRecord, Sequence[Loss]]:
+    handler = detect_format(source) if form is None else session_format(form)
+    for session in handler.read(source):
+        imported = await import_session(store, session, workspace=str(cwd), links=handoff_links())
+        return imported.record, session.losses
+    raise StoreError(f"{source.name} holds no session")
+
+
+def current_file(home: Path, environment: Mapping[str, str], cwd: Path) -> CurrentFile | None:
+    """Return the newest session file of a folder, of whichever program."""
+    newest: CurrentFile | None = None
+    for one in PROGRAMS:
+        candidate = _newest_of(one, one.root(home, environment), cwd)
+        if candidate is not None and (newest is None or candidate.changed_at > newest.changed_at):
+            newest = candidate
+    return newest
+
+
+def _newest_of(one: Program, root: Path, cwd: Path) -> CurrentFile | None:
+    if not root.is_dir():
+        return None
+    pattern = one.pattern
+    if one.name == "claude":
+        # The name of the directory says which folder the sessions are of.
+        pattern = f"{claude_directory(str(cwd))}/*.jsonl"
+    files = [(path.stat().st_mtime, path) for path in root.glob(pattern) if path.is_file()]
+    for changed_at, path in sorted(files, reverse=True)[:_MAX_OPENED]:
+        if _cwd_of(Source(path)) in (str(cwd), None):
+            return CurrentFile(one, path, changed_at)
+    return None
+
+
+def _cwd_of(source: Source) -> str | None:
+    """Return the folder that a session file names first; None if it names none."""
+    for record in source.sample_records(50):
+        for fields in (maybe_object(record.get("payload")), record):
+            for key in ("cwd", "directory"):
+                folder = maybe_text(fields.get(key))
+                if folder is not None:
+                    return folder
+    return None
+
+
+async def _write(
+    store: Store,
+    record: SessionRecord,
+    options: HandoffOptions,
+    place: tuple[Path, Mapping[str, str], Path],
+) -> HandoffReport:
+    home, environment, cwd = place
+    target = program(options.target)
+    form = session_format(target.format)
+    now = datetime.now(UTC)
+    foreign_id = str(uuid4())
+    written = write_session(
+        form,
+        await store.history(record.id),
+        WriteOptions(
+            foreign_id=foreign_id,
+            cwd=str(cwd),
+            now=now,
+            model=record.active_model,
+            map_tools=options.map_tools,
+        ),
+    )
+    assert target.place is not None  # noqa: S101 - `program` returns only such
+    root = target.root(home, environment)
+    path = target.place(root, foreign_id, str(cwd), now)
+    if target.prepare is not None:
+        target.prepare(root, str(cwd))
+    link = HandoffLink(
+        session_id=record.id,
+        system=form.system,
+        foreign_id=foreign_id,
+        keys=written.keys,
+        record_count=written.record_count,
+    )
+    # The link first: a file without one would be taken for a session that began there.
+    handoff_links().add(link)
+    write_new_file(path, written.data)
+    return HandoffReport(str(path), [*target.resume, foreign_id], written.losses, record.id)
+
+
+async def _print(store: Store, report: HandoffReport, options: HandoffOptions) -> None:
+    if options.as_json:
+        echo_json(msgspec.json.encode(report))
+        return
+    numbers = message_numbers(await store.messages(report.session))
+    for loss in report.losses:
+        echo(loss_line(loss, numbers), err=True)
+    unseen = count(len(report.losses), "part")
+    echo(f"{report.path}: {unseen} changed or left out", err=True)
+    echo(" ".join(report.resume))
