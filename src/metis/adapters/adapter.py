@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS, AwsFrameDecoder, AwsFrameEncoder
+from metis.adapters.declared_tools import response_context
 from metis.adapters.history import EncodedHistory, HistoryCache, encode_history
 from metis.adapters.hosts import PROVIDERS, profile_of
 from metis.adapters.limits import output_limit_beside
@@ -358,6 +359,16 @@ class Adapter:
             stated = {"model": parsed[0], "stream": parsed[1]}
         changes = {name: stated[name] for name in self.profile.path_options if name in stated}
         return replace(request, options=replace(options, **changes))
+
+    def response_context(
+        self, request: CanonicalRequest, context: RequestContext | None = None
+    ) -> RequestContext:
+        """Return the context with which a response to this client's request is written.
+
+        It has the tools as the client declared them, the model that it asked for, and whether its
+        stream states the usage. `tools` are the functions that another provider gets.
+        """
+        return response_context(request, self._context(context), self.profile.protocol)
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """Return the response body with which this provider would have sent the message."""

@@ -107,6 +107,8 @@ class Profile(MessageRules, frozen=True, kw_only=True):
     """Whether a request can define tools and forbid to call them."""
     tool_types: frozenset[str] | None = None
     """The types of tools that its API accepts; None if it accepts others, too."""
+    tool_kinds: frozenset[str] = frozenset()
+    """The kinds of client tools beside functions that it accepts as a client declares them."""
     search: Mapping[str, Any] | None = None
     """The native keys for the provider's own web search; None if it has none."""
     search_beside_tools: Mapping[str, Any] = {}

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
+from metis.adapters.declared_tools import NO_DECLARED_TOOLS, DeclaredTools, declared_tools
 from metis.adapters.limits import OptionLimits
 from metis.adapters.model import ModelFacts
 from metis.adapters.output_format import OutputPlanner, instruction_message
@@ -57,12 +58,16 @@ class RequestPlan(Struct, frozen=True, kw_only=True):
     losses: Sequence[OptionLoss] = ()
     instruction: str | None = None
     """Text that asks for the output format, where no option of the provider does."""
+    declared: DeclaredTools = NO_DECLARED_TOOLS
+    """The tools of a client that are no plain functions."""
     names_cache: bool = False
     """Whether the options name a cached prefix, which has its own instructions and tools (T178)."""
 
     def history(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[OptionLoss]]:
         """Return the messages to send with these options, and what is lost of the instructions."""
         instruction = self.instruction
+        if self.declared is not NO_DECLARED_TOOLS:
+            messages = self.declared.history(messages)
         if not self.names_cache and instruction is None:
             return messages, []
         roles = enumerate(message.role for message in messages)
@@ -149,11 +154,13 @@ class _Planning:
         self._limits = OptionLimits(profile.name, model.limits, self._losses)
         self._reasoning = ReasoningPlanner(model, profile.protocol, self._losses)
         self._output: OutputPlanner | None = None
+        self._declared = NO_DECLARED_TOOLS
 
     def plan(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> RequestPlan:
         """Plan a request, option by option."""
         protocol, profile = self._profile.protocol, self._profile
         native = options.native.get(protocol)
+        tools = self._with_declared(options, tools)
         is_caller = native is not None and options.origin is None
         if is_caller:
             check_server_tools(profile, self._model.name, native or {}, tools, self._codec)
@@ -180,9 +187,22 @@ class _Planning:
             options=self._with_tool_choice(sent, tools, native, mode_keys),
             tools=tools,
             losses=self._losses,
+            declared=self._declared,
             instruction=None if self._output is None else self._output.instruction,
             names_cache=names_cache,
         )
+
+    def _with_declared(
+        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
+    ) -> Sequence[ToolDefinition]:
+        """Return the tools with functions for those of a client that are of another kind."""
+        declared = self._declared = declared_tools(options, self._messages, self._profile)
+        for tool in declared.functions:
+            if tool.is_altered:
+                path = f"tools.{tool.definition.name}"
+                kind = tool.kind if tool.namespace is None else f"{tool.namespace} {tool.kind}"
+                self._alter(path, f"the {kind} tool {tool.name!r} is sent as a function")
+        return (*tools, *declared.definitions) if declared.functions else tools
 
     def _plan_tools(
         self,
@@ -252,7 +272,7 @@ class _Planning:
         self, options: AdapterOptions, tools: Sequence[ToolDefinition]
     ) -> AdapterOptions:
         protocol = self._profile.protocol
-        self._losses += _foreign_losses(options, protocol, tools)
+        self._losses += _foreign_losses(options, protocol, tools, self._declared.kinds)
         stated = options.native.get(protocol)
         if are_native_options(options, self._profile):
             return self._plan_native_options(options, stated or {}, has_tools=bool(tools))
@@ -394,10 +414,14 @@ class _Planning:
         for key in _unshared_keys(stated, shared | supported):
             reason = f"{key!r} of {origin} is not supported by {self._model.name} at {profile.name}"
             self._losses.append(OptionLoss(key, reason))
-        self._losses += tool_losses(origin, stated, tools, codec, strict=True)
+        handled = self._declared.kinds | {"strict"}
+        self._losses += tool_losses(origin, stated, tools, codec, handled=handled)
         renamed = profile.renamed_keys
         native = {renamed.get(key, key): stated[key] for key in stated if key in supported}
-        return native | self._strict_tools(maybe_list(stated.get("tools")))
+        strict = self._strict_tools(maybe_list(stated.get("tools")))
+        if not self._declared.native:
+            return native | strict
+        return {**native, "tools": [*maybe_list(strict.get("tools")), *self._declared.native]}
 
     def _strict_tools(self, tools: list[Any]) -> Wire:
         # A host that does not know `strict` may answer 400 to it (T108, T109).
@@ -430,7 +454,10 @@ def are_native_options(options: AdapterOptions, profile: Profile) -> bool:
 
 
 def _foreign_losses(
-    options: AdapterOptions, protocol: str, tools: Sequence[ToolDefinition]
+    options: AdapterOptions,
+    protocol: str,
+    tools: Sequence[ToolDefinition],
+    declared_kinds: frozenset[str],
 ) -> Iterator[OptionLoss]:
     # What a shared option covers is not lost: it is sent in the form of this protocol.
     for other, keys in options.native.items():
@@ -443,7 +470,7 @@ def _foreign_losses(
             shared |= codec.output.decode(keys).keys
         for key in _unshared_keys(keys, shared):
             yield OptionLoss(key, f"the option {key!r} of {other} is not supported here")
-        yield from tool_losses(other, keys, tools, codec)
+        yield from tool_losses(other, keys, tools, codec, handled=declared_kinds)
 
 
 def _unshared_keys(

@@ -24,7 +24,6 @@ _decode = msgspec.json.Decoder().decode
 
 _DEFINITION_KEYS = frozenset({"name", "description", "input_schema", "parameters", "function"})
 """The keys of a wire tool that a `ToolDefinition` covers."""
-_STRICT = "strict"
 _MODES: Mapping[str, ToolMode] = {
     "auto": "auto",
     "none": "none",
@@ -49,11 +48,11 @@ def tool_losses(
     tools: Sequence[ToolDefinition],
     codec: Codec | None,
     *,
-    strict: bool = False,
+    handled: frozenset[str] = frozenset(),
 ) -> Iterator[OptionLoss]:
     """Yield a loss for each server tool of another provider, and for keys that only it knows.
 
-    `strict` says that the caller handles the key of that name.
+    `handled` are keys, and types of tools, that the caller sends in another way.
     """
     names = {tool.name for tool in tools}
     if codec is not None and codec.server_tools is not None:
@@ -67,19 +66,23 @@ def tool_losses(
                 yield OptionLoss(path, f"{key!r} of the tool {name!r} exists at {origin} only")
         return
     for index, tool in enumerate(map(maybe_object, maybe_list(keys.get("tools")))):
-        path = f"tools[{index}]"
-        function = maybe_object(tool.get("function"))
-        name = tool.get("name") or function.get("name")
-        if not isinstance(name, str) or name not in names:
-            kind = tool.get("type") or name
-            yield OptionLoss(path, f"the tool {kind!r} of {origin} is not supported here")
-            continue
-        for key, value in {**tool, **function}.items():
-            if key in _DEFINITION_KEYS or (strict and key == _STRICT):
-                continue
-            if is_meaningful(key, value):
-                reason = f"{key!r} of the tool {name!r} exists at {origin} only"
-                yield OptionLoss(f"{path}.{key}", reason)
+        if tool.get("type") not in handled:
+            yield from _wire_tool_losses(tool, f"tools[{index}]", origin, names, handled)
+
+
+def _wire_tool_losses(
+    tool: Wire, path: str, origin: str, names: set[str], handled: frozenset[str]
+) -> Iterator[OptionLoss]:
+    function = maybe_object(tool.get("function"))
+    name = tool.get("name") or function.get("name")
+    if not isinstance(name, str) or name not in names:
+        kind = tool.get("type") or name
+        yield OptionLoss(path, f"the tool {kind!r} of {origin} is not supported here")
+        return
+    for key, value in {**tool, **function}.items():
+        if key not in _DEFINITION_KEYS and key not in handled and is_meaningful(key, value):
+            reason = f"{key!r} of the tool {name!r} exists at {origin} only"
+            yield OptionLoss(f"{path}.{key}", reason)
 
 
 def with_wire_names(

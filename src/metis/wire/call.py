@@ -14,6 +14,7 @@ from metis.canonical.message import Message, to_utc
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Loss
 from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits
+from metis.wire.declared_tools import DeclaredTool
 from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 
@@ -44,7 +45,8 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     it again, to whatever process, causes the same bytes for the provider.
     """
     model: str | None = None
-    """The canonical id of the model, for responses that do not name it."""
+    """The canonical id of the model, for responses that do not name it; for a client, the name that
+    it asked for."""
     provider: str | None = None
     status: int | None = None
     """The HTTP status of a response, so that error bodies become the right error."""
@@ -54,6 +56,11 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """The path that a client called, for protocols where it states options."""
     tools: tuple[str, ...] = ()
     """The names of the tools in the request, by which calls in a text are recognised."""
+    declared_tools: Mapping[str, DeclaredTool] = {}
+    """Tools of a client that are no plain functions, by the name of the function that a model got;
+    calls of them are written as the kind that the client declared (T219)."""
+    include_usage: bool = True
+    """Whether a stream of Chat Completions states its usage; clients have to ask for it (T129)."""
     output: OutputFormat | None = None
     """The requested output format; some hosts send its JSON within the thinking (T118)."""
     limits: StreamLimits = DEFAULT_LIMITS

@@ -13,6 +13,7 @@ from metis.projection.loss import Loss
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.declared_tools import DeclareTools
 from metis.wire.errors import OverflowWording
 from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire, maybe_list, maybe_object
@@ -103,6 +104,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     """Returns the tools that the provider runs, where they have a shape of their own."""
     unmapped_tool_paths: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] | None = None
     """Yields name and path of keys of client tools that `ToolDefinition` has no field for."""
+    declared_tools: DeclareTools | None = None
+    """Returns the tools of a client that are no plain functions, where the protocol has such."""
     tool_modes: Mapping[str, Mapping[str, Any]] = {}
     """The native keys for tool modes that no other protocol has, by their names in lower case."""
     route: Callable[[HistoryEncoder, Sequence[ToolDefinition], AdapterOptions], Route] | None = None

@@ -8,7 +8,13 @@ from metis.wire.openai_chat.fast import (
     FastChatStreamDecoder,
     decode_request,
 )
-from metis.wire.openai_chat.options import COMMON_KEYS, OUTPUT_FORMAT, REASONING, SHARED_KEYS
+from metis.wire.openai_chat.options import (
+    COMMON_KEYS,
+    OUTPUT_FORMAT,
+    REASONING,
+    SHARED_KEYS,
+    declared_tools,
+)
 from metis.wire.openai_chat.request import unmapped_keys
 from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_chat.stream_encoder import ChatStreamEncoder
@@ -29,6 +35,7 @@ CODEC = Codec(
     reasoning=REASONING,
     output=OUTPUT_FORMAT,
     common_keys=COMMON_KEYS,
+    declared_tools=declared_tools,
     unmapped_paths=unmapped_keys,
     encode_citation=encode_foreign_citation,
     broken_calls="all",

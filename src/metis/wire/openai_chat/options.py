@@ -5,12 +5,13 @@ an object `reasoning`, and DeepSeek an object `thinking` that switches it on and
 effort beside it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.model_rules import Effort, ReasoningForm, SchemaDialect
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
+from metis.wire.declared_tools import DeclaredTool, declare
 from metis.wire.function_tools import set_functions
 from metis.wire.json_access import Wire, maybe_list, maybe_object, set_or_remove
 from metis.wire.openai_chat.blocks import PROTOCOL
@@ -74,6 +75,12 @@ _TOOL_MODES: Mapping[str, ToolMode] = {
     "required": "required",
     "any": "required",  # Mistral
 }
+
+
+def declared_tools(native: Mapping[str, Any], more: Iterable[Any] = ()) -> tuple[DeclaredTool, ...]:
+    """Return the tools of a request that take free text."""
+    tools = maybe_list(native.get("tools"))
+    return declare(tools, more, lambda tool: maybe_object(tool.get("custom")))
 
 
 def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:

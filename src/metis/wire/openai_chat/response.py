@@ -9,6 +9,7 @@ from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, StopReason, Usage
 from metis.wire.call import RequestContext
+from metis.wire.declared_tools import CUSTOM_KIND, DeclaredTool
 from metis.wire.errors import has_failed, is_failed_stop
 from metis.wire.json_access import (
     Wire,
@@ -129,6 +130,8 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     """Encode a message as a response body."""
     form = original_form_of(message, PROTOCOL)
     encoded = encode_message(message, form, wire_id_lookup(form), is_response=True)
+    if context.declared_tools and not form:
+        encoded = _with_custom_calls(encoded, message, context.declared_tools)
     body: Wire = form.get("response") or _new_envelope(message, context)
     choices = maybe_list(body.get("choices"))
     had_no_message = form.get("mute") and not message.content
@@ -145,6 +148,28 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     if reason is not original and (original is not StopReason.UNKNOWN or is_failed_stop(reason)):
         first["finish_reason"] = encode_stop_reason(reason)
     return write_json({**body, "choices": [first, *choices[1:]]})
+
+
+def _with_custom_calls(
+    encoded: Wire, message: Message, declared: Mapping[str, DeclaredTool]
+) -> Wire:
+    """Write calls of tools that the client declared as custom ones in that form (T219)."""
+    blocks = [block for block in message.content if type(block) is ToolUseBlock]
+    calls = [
+        _encode_custom_call(maybe_object(call), block, declared.get(block.name))
+        for call, block in zip(maybe_list(encoded.get("tool_calls")), blocks, strict=False)
+    ]
+    return {**encoded, "tool_calls": calls} if calls else encoded
+
+
+def _encode_custom_call(call: Wire, block: ToolUseBlock, tool: DeclaredTool | None) -> Wire:
+    """Return a call as one of a custom tool, if the client declared such; else as it is."""
+    if tool is None or tool.kind != CUSTOM_KIND:
+        return call
+    text = tool.text_input(block.input) if block.invalid is None else block.invalid.raw
+    text = write_json(block.input).decode() if text is None else text
+    keys = {key: value for key, value in call.items() if key != "function"}
+    return {**keys, "type": "custom", "custom": {"name": tool.name, "input": text}}
 
 
 def _new_envelope(message: Message, context: RequestContext) -> Wire:

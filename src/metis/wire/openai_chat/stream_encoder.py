@@ -21,6 +21,7 @@ from metis.streaming.events import (
 )
 from metis.streaming.text_frames import encode_sse
 from metis.wire.call import RequestContext
+from metis.wire.declared_tools import CUSTOM_KIND, DeclaredTool
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_chat.assistant import DETAILS_KEY
 from metis.wire.openai_chat.blocks import PROTOCOL, write_json
@@ -43,6 +44,8 @@ class _Call:
         self.kind = kind
         self.has_arguments = False
         self.keys: Wire = {}
+        self.tool: DeclaredTool | None = None
+        """The custom tool that the client declared, if a model called it as a function."""
 
 
 class ChatStreamEncoder(BaseStreamEncoder):
@@ -145,18 +148,24 @@ class ChatStreamEncoder(BaseStreamEncoder):
         if "function_call" in form:
             self._calls[event.tool_use_id] = _Call(-1, "function_call")
             return self._delta({"function_call": {"name": event.tool_name, "arguments": ""}})
-        kind = "custom" if form.get("type") == "custom" else "function"
+        tool = None if self._is_native else self._context.declared_tools.get(event.tool_name)
+        is_custom = tool is not None and tool.kind == CUSTOM_KIND
+        kind = "custom" if is_custom or form.get("type") == "custom" else "function"
         number = sum(call.index >= 0 for call in self._calls.values())
         call = self._calls[event.tool_use_id] = _Call(number, kind)
+        call.tool = tool if is_custom else None
         # A host that gives no ids to calls gets none.
         wire_id = event.provider_id if self._is_native else self._wire_id(event)
         keys: Wire = {"id": wire_id} if wire_id else {}
         call.keys = {"type": kind, **form}
-        content = {"name": event.tool_name, "input" if kind == "custom" else "arguments": ""}
+        name = event.tool_name if tool is None else tool.name
+        content = {"name": name, "input" if kind == "custom" else "arguments": ""}
         return self._delta({"tool_calls": [{"index": number, **keys, **call.keys, kind: content}]})
 
     def _tool_input(self, event: ToolUseInputDelta) -> bytes:
-        return self._arguments(self._call(event.tool_use_id), event.partial_json)
+        call = self._call(event.tool_use_id)
+        # The text of a custom tool is within JSON here, and known when that is complete.
+        return b"" if call.tool is not None else self._arguments(call, event.partial_json)
 
     def _arguments(self, call: _Call, piece: str) -> bytes:
         call.has_arguments = True
@@ -172,12 +181,17 @@ class ChatStreamEncoder(BaseStreamEncoder):
             return b""
         invalid = event.invalid
         text = write_json(event.final_input).decode() if invalid is None else invalid.raw
+        if call.tool is not None and invalid is None:
+            stated = call.tool.text_input(event.final_input)
+            text = text if stated is None else stated
         return self._arguments(call, text)
 
     def _encode_end(self, event: MessageComplete) -> bytes:
         body = self._plain_body(event)
         choices = [maybe_object(choice) for choice in maybe_list(body.pop("choices", None))]
         usage = body.pop("usage", None)
+        if not self._context.include_usage:
+            usage = None  # clients that did not ask for it may fail at a chunk without choices
         if self._is_native:
             self._envelope |= body
             self._envelope["object"] = _CHUNK

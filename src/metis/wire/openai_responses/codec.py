@@ -14,6 +14,7 @@ from metis.wire.openai_responses.options import (
     OUTPUT_FORMAT,
     REASONING,
     SHARED_KEYS,
+    declared_tools,
     fit_target,
 )
 from metis.wire.openai_responses.response import decode_response, encode_response
@@ -34,6 +35,7 @@ CODEC = Codec(
     reasoning=REASONING,
     output=OUTPUT_FORMAT,
     common_keys=COMMON_KEYS,
+    declared_tools=declared_tools,
     fit_target=fit_target,
     encode_citation=encode_foreign_citation,
     broken_calls="all",

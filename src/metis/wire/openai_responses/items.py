@@ -46,7 +46,7 @@ from metis.wire.openai_responses.tool_calls import (
 )
 from metis.wire.openai_values import encode_page
 from metis.wire.original_form import EMPTY
-from metis.wire.tool_ids import CallIds, derived_id
+from metis.wire.tool_ids import CallIds
 
 ItemPurpose = Literal["history", "echo", "stateless", "response"]
 """Why items are encoded: as a client's own history, as a response that is sent back, as one that is
@@ -297,14 +297,12 @@ def encode_items(
             texts = content[index : index + skipped + 1]
             yield _for_purpose(_encode_output_message(texts, message_form), purpose)  # pyright: ignore[reportArgumentType] - `_message_forms` has checked that they are texts
         elif type(block) is ToolUseBlock:
-            wire = encode_call(block, call_forms.get(block.id) or EMPTY, calls.wire_id(block.id))
             if is_foreign:
-                wire = {**wire, "id": derived_id(block.id, "fc_"), "status": "completed"}
-            is_broken = block.invalid is not None and wire.get("arguments") != block.invalid.raw
-            if purpose == "response" and block.invalid is not None and is_broken:
-                # A client would run the call if its arguments were an empty object (T161).
-                wire |= {"arguments": block.invalid.raw, "status": "incomplete"}
-            yield _for_purpose(wire, purpose)
+                wire = calls.encode_foreign_call(block)
+            else:
+                call_id = calls.wire_id(block.id)
+                wire = encode_call(block, call_forms.get(block.id) or EMPTY, call_id)
+            yield _for_purpose(_with_broken_arguments(wire, block, purpose), purpose)
         else:
             foreign_id = new_item_id("rs", message_id, index) if is_foreign else None
             item = _encode_other(block, form, thinking_keys, foreign_id)
@@ -312,6 +310,17 @@ def encode_items(
                 yield item
             elif item is not None:
                 yield _for_purpose(item, purpose)
+
+
+def _with_broken_arguments(wire: Wire, block: ToolUseBlock, purpose: ItemPurpose) -> Wire:
+    """Return a call of a response with arguments that are no JSON object, as they are."""
+    # A client would run the call if its arguments were an empty object (T161).
+    invalid = block.invalid
+    if purpose != "response" or invalid is None or wire.get("type") != FUNCTION:
+        return wire
+    if wire.get("arguments") == invalid.raw:
+        return wire
+    return {**wire, "arguments": invalid.raw, "status": "incomplete"}
 
 
 def new_item_id(prefix: str, message_id: str, index: int) -> str:

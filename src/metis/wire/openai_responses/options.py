@@ -1,6 +1,6 @@
 """Options and tools of an OpenAI Responses request, with reasoning and the output format."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -9,6 +9,7 @@ from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.catalog.model_rules import ReasoningForm, SchemaDialect
 from metis.projection.target import Target
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
+from metis.wire.declared_tools import DeclaredTool, declare
 from metis.wire.json_access import Wire, maybe_list, maybe_object, set_or_remove
 from metis.wire.openai_responses.blocks import PROTOCOL
 from metis.wire.output_format import (
@@ -127,6 +128,11 @@ def _decode_tool(wire: Wire) -> ToolDefinition | None:
     )
 
 
+def declared_tools(native: Mapping[str, Any], more: Iterable[Any] = ()) -> tuple[DeclaredTool, ...]:
+    """Return the tools of a request that are no plain functions."""
+    return declare(maybe_list(native.get("tools")), more, dict)
+
+
 def _encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
     return [
         {
@@ -209,8 +215,8 @@ def _decode_tool_choice(wire: Any) -> ToolChoice | None:
         return None if mode is None else ToolChoice(mode)
     choice = maybe_object(wire)
     name = choice.get("name")
-    is_function = choice.get("type") == "function" and isinstance(name, str)
-    return ToolChoice("tool", name) if is_function else None
+    is_named = choice.get("type") in ("function", "custom") and isinstance(name, str)
+    return ToolChoice("tool", name) if is_named else None
 
 
 def _encode_tool_choice(choice: ToolChoice) -> Any:

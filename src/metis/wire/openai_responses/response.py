@@ -9,6 +9,7 @@ from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason, Usage
 from metis.wire.call import RequestContext
+from metis.wire.declared_tools import DeclaredTool
 from metis.wire.errors import has_failed
 from metis.wire.json_access import (
     Wire,
@@ -115,12 +116,15 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
         # A response that was cancelled or cut off later must not keep its status (T164).
         status, details = encode_status(reason)
         envelope = {**envelope, "status": status, "incomplete_details": details}
-    return write_json({**envelope, "output": encode_output_items(message, form)})
+    declared = context.declared_tools
+    return write_json({**envelope, "output": encode_output_items(message, form, declared)})
 
 
-def encode_output_items(message: Message, form: Mapping[str, Any]) -> list[Any]:
+def encode_output_items(
+    message: Message, form: Mapping[str, Any], declared: Mapping[str, DeclaredTool]
+) -> list[Any]:
     """Encode a message as the output items of a response."""
-    calls = CallIndex()
+    calls = CallIndex(declared)
     calls.add(form)
     return list(encode_items(message.content, form, calls, "response", message.id))
 

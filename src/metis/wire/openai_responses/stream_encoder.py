@@ -9,6 +9,7 @@ from metis.canonical.blocks import (
     OpaqueBlock,
     RedactedThinkingBlock,
     ThinkingBlock,
+    ToolUseBlock,
 )
 from metis.canonical.errors import ProviderError
 from metis.canonical.metadata import StopReason
@@ -25,6 +26,7 @@ from metis.streaming import (
     encode_sse,
 )
 from metis.wire.call import RequestContext
+from metis.wire.declared_tools import CUSTOM_KIND, FUNCTION_KIND, DeclaredTool
 from metis.wire.json_access import Wire, maybe_list, maybe_object
 from metis.wire.openai_errors import stream_failure
 from metis.wire.openai_responses.blocks import (
@@ -40,7 +42,13 @@ from metis.wire.openai_responses.response import (
     encode_status,
     encode_usage,
 )
-from metis.wire.openai_responses.tool_calls import CUSTOM, FUNCTION, WIRE_ID_PREFIX
+from metis.wire.openai_responses.tool_calls import (
+    CUSTOM,
+    FUNCTION,
+    WIRE_ID_PREFIX,
+    declared_text,
+    encode_declared_call,
+)
 from metis.wire.original_form import EMPTY
 from metis.wire.response import model_name
 from metis.wire.stream_encoder import BaseStreamEncoder
@@ -76,6 +84,9 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         self._is_broken = False
         """Whether the arguments of the open call are no JSON object."""
         self._final_form: Wire = {}
+        self._declared: DeclaredTool | None = None
+        """The tool of the open call, if the client declared another kind than a function."""
+        self._declared_id = ""
         self._parts: list[Wire] = []
         """The closed parts of the open message."""
         self._part_type = _TEXT
@@ -240,6 +251,9 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         }
         start = self._ensure_started(event.message_id)
         original = dict((self._is_native and event.original_form) or {})
+        self._declared = self._declared_tool(event)
+        if self._declared is not None:
+            return start + self._declared_start(event, self._declared)
         kind = original.get("type")
         if original and kind not in (FUNCTION, CUSTOM):
             # A call of a tool that only this protocol has, in one piece.
@@ -249,7 +263,36 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
             item = {**original, argument_key: "", "status": "in_progress"}
         return start + self._open(event.content_block_index, item)
 
+    def _declared_tool(self, event: ToolUseStart) -> DeclaredTool | None:
+        return None if self._is_native else self._context.declared_tools.get(event.tool_name)
+
+    def _declared_start(self, event: ToolUseStart, tool: DeclaredTool) -> bytes:
+        """Open the item of a call that the client declared as another kind than a function."""
+        self._declared_id = self._wire_id(event)
+        if tool.kind not in (CUSTOM_KIND, FUNCTION_KIND):
+            return self._close_item()  # an item of these kinds comes in one piece
+        call = ToolUseBlock(event.tool_use_id, event.tool_name, {})
+        item = encode_declared_call(call, tool, self._declared_id)
+        key = "input" if tool.kind == CUSTOM_KIND else "arguments"
+        return self._open(event.content_block_index, {**item, key: "", "status": "in_progress"})
+
+    def _declared_end(self, event: ToolUseEnd, tool: DeclaredTool) -> bytes:
+        call = ToolUseBlock(event.tool_use_id, tool.name, event.final_input, event.invalid)
+        if tool.kind not in (CUSTOM_KIND, FUNCTION_KIND):
+            return self._add_item(encode_declared_call(call, tool, self._declared_id))
+        arguments = b""
+        if tool.kind == CUSTOM_KIND:
+            arguments = self._arguments(declared_text(call, tool))
+        elif not self._pieces:
+            text = write_json(event.final_input).decode()
+            arguments = self._arguments(text if event.invalid is None else event.invalid.raw)
+        self._is_broken = event.invalid is not None
+        return arguments + self._close_item()
+
     def _tool_input(self, event: ToolUseInputDelta) -> bytes:
+        # The text of a custom tool is within JSON here, and known when that is complete.
+        if self._declared is not None and self._declared.kind != FUNCTION_KIND:
+            return b""
         return self._arguments(event.partial_json)
 
     def _arguments(self, text: str) -> bytes:
@@ -261,6 +304,8 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return self._item_event(f"{name}.delta", delta=text)
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
+        if self._declared is not None:
+            return self._declared_end(event, self._declared)
         arguments = b""
         self._is_broken = event.invalid is not None
         self._final_form = dict((self._is_native and event.original_form) or {})
@@ -323,7 +368,8 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
                 item = self._encode_thinking(item["id"], thinking)
             case "custom_tool_call":
                 encoded = self._item_event("custom_tool_call_input.done", input=text)
-                item = {**item, "input": text, "status": "completed"}
+                status = "incomplete" if self._is_broken else "completed"
+                item = {**item, "input": text, "status": status}
             case _:
                 encoded = self._item_event(
                     "function_call_arguments.done", arguments=text, name=item["name"]

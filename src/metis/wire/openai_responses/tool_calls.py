@@ -23,6 +23,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.value import raw_constructor
 from metis.streaming.arguments import parse_arguments, parse_arguments_exactly
+from metis.wire.declared_tools import CUSTOM_KIND, DeclaredTool
 from metis.wire.function_tools import with_error_prefix
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_responses.blocks import (
@@ -35,6 +36,7 @@ from metis.wire.openai_responses.blocks import (
     write_json,
 )
 from metis.wire.openai_values import media_url
+from metis.wire.original_form import EMPTY
 from metis.wire.tool_ids import CallIds, derived_id
 
 FUNCTION = "function_call"
@@ -77,6 +79,14 @@ _CLIENT_TOOLS = (
     ClientTool("computer", "computer_call", "computer_call_output", "action"),
     ClientTool("tool_search", "tool_search_call", "tool_search_output", "arguments"),
 )
+_BY_NAME: Mapping[str, ClientTool] = {tool.name: tool for tool in _CLIENT_TOOLS}
+_ID_PREFIXES = {
+    "apply_patch": "apc",
+    "computer": "cu",
+    "local_shell": "lsh",
+    "shell": "sh",
+    "tool_search": "tsc",
+}
 _BY_CALL_TYPE: Mapping[str, ClientTool] = {tool.call_type: tool for tool in _CLIENT_TOOLS}
 _BY_OUTPUT_TYPE: Mapping[str, ClientTool] = {tool.output_type: tool for tool in _CLIENT_TOOLS}
 
@@ -187,6 +197,34 @@ def _encode_arguments(block: ToolUseBlock, form: Mapping[str, Any]) -> Any:
     return write_json(block.input).decode()
 
 
+def encode_declared_call(block: ToolUseBlock, tool: DeclaredTool, call_id: str) -> Wire:
+    """Encode the call of another model as the kind that the client declared (T219)."""
+    keys: Wire = {"namespace": tool.namespace} if tool.namespace else {}
+    builtin, invalid = _BY_NAME.get(tool.kind), block.invalid
+    # A call whose arguments are not whole has no such form: it must not look complete (T161).
+    if builtin is not None and invalid is None:
+        item_id = derived_id(block.id, f"{_ID_PREFIXES[builtin.name]}_")
+        item: Wire = {"type": builtin.call_type, "id": item_id, "call_id": call_id}
+        if builtin.name == "tool_search":
+            item["execution"] = "client"
+        return {**item, builtin.input_key: block.input, "status": "completed"}
+    keys |= {"status": "completed" if invalid is None else "incomplete"}
+    keys |= {"call_id": call_id, "name": tool.name}
+    if tool.kind == CUSTOM_KIND:
+        keys |= {"type": CUSTOM, "id": derived_id(block.id, "ctc_")}
+        return {**keys, "input": declared_text(block, tool)}
+    arguments = _encode_arguments(block, {}) if invalid is None else invalid.raw
+    return {**keys, "type": FUNCTION, "id": derived_id(block.id, "fc_"), "arguments": arguments}
+
+
+def declared_text(block: ToolUseBlock, tool: DeclaredTool) -> str:
+    """Return the free text of a call; a model may invent other fields, which stay JSON."""
+    if block.invalid is not None:
+        return block.invalid.raw
+    text = tool.text_input(block.input)
+    return write_json(block.input).decode() if text is None else text
+
+
 def decode_tool_output(
     wire: Wire, ids: CallIds, issuer: str
 ) -> tuple[ToolResultBlock, OriginalForm] | None:
@@ -259,8 +297,10 @@ def _encode_output_content(content: Content, form: Mapping[str, Any]) -> Any:
 class CallIndex:
     """The wire ids and the types of the calls in a history while it is encoded."""
 
-    def __init__(self) -> None:
+    def __init__(self, declared: Mapping[str, DeclaredTool] = EMPTY) -> None:
         self._wire_ids: dict[str, str] = {}
+        self._declared = declared
+        """Tools that a client declared as another kind than a function, by function name."""
         self._types: dict[str, str] = {}
 
     def add(self, form: Mapping[str, Any]) -> None:
@@ -276,6 +316,14 @@ class CallIndex:
     def wire_id(self, tool_use_id: str) -> str:
         """Return the wire id of a call: the provider's, or one derived from ours."""
         return self._wire_ids.get(tool_use_id) or derived_id(tool_use_id, WIRE_ID_PREFIX)
+
+    def encode_foreign_call(self, block: ToolUseBlock) -> Wire:
+        """Encode a call of another provider's model for the client."""
+        tool, call_id = self._declared.get(block.name), self.wire_id(block.id)
+        if tool is not None:
+            return encode_declared_call(block, tool, call_id)
+        wire = encode_call(block, EMPTY, call_id)
+        return {**wire, "id": derived_id(block.id, "fc_"), "status": "completed"}
 
     def has_output_type(self, tool_use_id: str) -> bool:
         """Return whether a call is of a type that has an output type of its own."""

@@ -1,0 +1,157 @@
+"""Tools of a client that are no plain functions, on their way to another provider and back (T219).
+
+A host that has the kinds of the client's protocol gets them as they are. All others get functions,
+under names that are unique in the request; calls in the history get the same names.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis.adapters.codecs import CODECS
+from metis.adapters.profile import Profile
+from metis.canonical.blocks import ContentBlock, OpaqueBlock, ToolUseBlock
+from metis.canonical.message import Message, Role
+from metis.canonical.tools import ToolDefinition
+from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.declared_tools import FUNCTION_KIND, DeclaredTool
+from metis.wire.json_access import maybe_list, maybe_object, maybe_text
+from metis.wire.original_form import original_form_of
+
+_RESPONSES = "openai_responses"
+_ADDITIONAL_TOOLS = "additional_tools"
+MAX_DECLARED = 2000
+"""How many tools a request may declare in this way; the rest is ignored with a loss."""
+
+
+class DeclaredTools(Struct, frozen=True):
+    """The tools of one request that are no plain functions."""
+
+    functions: tuple[DeclaredTool, ...] = ()
+    """Those that a target gets as functions."""
+    native: tuple[Mapping[str, Any], ...] = ()
+    """Those that it gets as the client declared them."""
+    call_names: Mapping[tuple[str, str], str] = {}
+    """The functions whose names differ from those of the calls, by namespace and name."""
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """The functions that a target gets."""
+        return tuple(tool.definition for tool in self.functions)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of tools that reach the target in one form or the other."""
+        kinds = {tool.kind for tool in self.functions if tool.kind != FUNCTION_KIND}
+        kinds |= {str(tool.get("type")) for tool in self.native}
+        if any(tool.namespace is not None for tool in self.functions):
+            kinds.add("namespace")
+        return frozenset(kinds)
+
+    def history(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return messages without declarations, whose calls have the names of the functions."""
+        sent = [message for message in messages if not _is_declaration(message)]
+        if self.call_names:
+            sent = [self._with_names(message) for message in sent]
+        return messages if len(sent) == len(messages) and not self.call_names else sent
+
+    def _with_names(self, message: Message) -> Message:
+        if message.role is not Role.ASSISTANT:
+            return message
+        forms = maybe_object(original_form_of(message, _RESPONSES).get("calls"))
+        content = tuple(self._renamed(block, forms) for block in message.content)
+        is_same = all(map(_is, content, message.content))
+        return message if is_same else replace(message, content=content)
+
+    def _renamed(self, block: ContentBlock, forms: Mapping[str, Any]) -> ContentBlock:
+        if not isinstance(block, ToolUseBlock):
+            return block
+        namespace = maybe_text(maybe_object(forms.get(block.id)).get("namespace")) or ""
+        name = self.call_names.get((namespace, block.name))
+        return block if name is None else replace(block, name=name)
+
+
+def _is(first: object, second: object) -> bool:
+    return first is second
+
+
+NO_DECLARED_TOOLS = DeclaredTools()
+
+
+def declared_tools(
+    options: AdapterOptions, messages: Sequence[Message], profile: Profile
+) -> DeclaredTools:
+    """Return how a target gets the tools of a client that are no plain functions."""
+    if options.origin is None or options.origin == profile.name:
+        return NO_DECLARED_TOOLS
+    functions: list[DeclaredTool] = []
+    native: list[Mapping[str, Any]] = []
+    for protocol, keys in options.native.items():
+        codec = CODECS.get(protocol)
+        if codec is None or codec.declared_tools is None:
+            continue
+        more = [*_declarations(messages)][:MAX_DECLARED] if protocol == _RESPONSES else []
+        if protocol == profile.protocol and profile.tool_kinds:
+            kinds = profile.tool_kinds
+            given = [maybe_object(tool) for tool in (*maybe_list(keys.get("tools")), *more)]
+            native += [tool for tool in given if tool.get("type") in kinds]
+            more = [tool for tool in more if maybe_object(tool).get("type") == "function"]
+            plain = {"tools": [tool for tool in given if tool.get("type") == "function"]}
+            functions += codec.declared_tools(plain, more)[:MAX_DECLARED]
+        else:
+            functions += codec.declared_tools(keys, more)[:MAX_DECLARED]
+    names = {
+        (tool.namespace or "", tool.name): tool.definition.name
+        for tool in functions
+        if tool.definition.name != tool.name
+    }
+    return DeclaredTools(tuple(functions), tuple(native), names)
+
+
+def response_context(
+    request: CanonicalRequest, context: RequestContext, protocol: str
+) -> RequestContext:
+    """Return a context with what the response side has to know about a client's request."""
+    codec, native = CODECS[protocol], request.options.native.get(protocol, {})
+    declared: tuple[DeclaredTool, ...] = ()
+    if codec.declared_tools is not None:
+        more = _declarations(request.messages) if protocol == _RESPONSES else ()
+        declared = codec.declared_tools(native, [*more][:MAX_DECLARED])[:MAX_DECLARED]
+    include_usage = protocol != "openai_chat" or bool(
+        maybe_object(native.get("stream_options")).get("include_usage")
+    )
+    by_name = {tool.definition.name: tool for tool in declared}
+    names = (*(tool.name for tool in request.tools), *by_name)
+    return replace(
+        context,
+        model=request.options.model or context.model,
+        tools=tuple(dict.fromkeys((*context.tools, *names))),
+        declared_tools={name: tool for name, tool in by_name.items() if _has_kind(tool)},
+        include_usage=include_usage,
+        output=request.options.output or context.output,
+    )
+
+
+def _has_kind(tool: DeclaredTool) -> bool:
+    return tool.is_altered or tool.definition.name != tool.name
+
+
+def _is_declaration(message: Message) -> bool:
+    content = message.content
+    return bool(content) and all(
+        type(block) is OpaqueBlock and block.kind == _ADDITIONAL_TOOLS for block in content
+    )
+
+
+def _declarations(messages: Sequence[Message]) -> Iterator[Any]:
+    """Yield the tools that a client declared in the input, or loaded by a search."""
+    for message in messages:
+        for block in message.content:
+            if type(block) is OpaqueBlock and block.kind == _ADDITIONAL_TOOLS:
+                yield from maybe_list(maybe_object(block.data).get("tools"))
+        if message.role is Role.TOOL:
+            output = maybe_object(original_form_of(message, _RESPONSES).get("wire"))
+            if output.get("type") == "tool_search_output":
+                yield from maybe_list(output.get("tools"))

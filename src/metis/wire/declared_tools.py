@@ -1,0 +1,191 @@
+"""Tools of a request that are no functions, as functions for targets that have nothing else.
+
+A client of OpenAI may declare tools that take free text (`custom`, with or without a grammar),
+tools that OpenAI defines and the client runs (shells, patches, a search for tools), and tools in a
+namespace. For another provider each becomes a function; its calls come back to the client as the
+kind that it declared (T219).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+
+FUNCTION_KIND, CUSTOM_KIND = "function", "custom"
+INPUT_KEY = "input"
+"""The one field of a function that stands for a tool which takes free text."""
+_MAX_GRAMMAR = 50_000
+"""How many characters of a grammar the description holds; a longer one is cut."""
+
+
+class DeclaredTool(Struct, frozen=True):
+    """A tool as a client declared it, and the function that stands for it."""
+
+    kind: str
+    """`function` in a namespace, `custom`, or the name of a tool that OpenAI defines."""
+    name: str
+    """The name that calls of the client's protocol have."""
+    definition: ToolDefinition
+    """The function for other targets; its name is unique in the request."""
+    namespace: str | None = None
+    is_altered: bool = True
+    """Whether something of the declaration, such as a grammar, is only text in the function."""
+
+    def text_input(self, arguments: Mapping[str, Any]) -> str | None:
+        """Return the free text in the arguments of a call; None if they have other fields."""
+        text = arguments.get(INPUT_KEY)
+        return text if isinstance(text, str) and len(arguments) == 1 else None
+
+
+DeclareTools = Callable[[Mapping[str, Any], Iterable[Any]], tuple[DeclaredTool, ...]]
+"""Returns the tools that are no plain functions, from native options and other declarations."""
+
+
+def declare(
+    tools: Iterable[Any], more: Iterable[Any], read_custom: Callable[[Wire], Wire]
+) -> tuple[DeclaredTool, ...]:
+    """Return the tools that are no plain functions, and functions that `more` declares.
+
+    `more` are declarations outside of the options, such as tools that a search has loaded.
+    """
+    declarations = [*_declarations(tools, None, read_custom, has_functions=False)]
+    declarations += _declarations(more, None, read_custom, has_functions=True)
+    plain = {name for tool in map(maybe_object, tools) if (name := _plain_name(tool))}
+    counts: dict[str, int] = {}
+    for _, name, _, _ in declarations:
+        counts[name] = counts.get(name, 0) + 1
+    declared: dict[str, DeclaredTool] = {}
+    for kind, name, namespace, definition in declarations:
+        # Two namespaces may have a tool of the same name; then its function has both names.
+        is_unique = counts[name] == 1 and name not in plain
+        unique = name if is_unique or namespace is None else f"{namespace}__{name}"
+        if unique in declared or (namespace is None and unique in plain):
+            continue
+        named = definition if definition.name == unique else _renamed(definition, unique)
+        is_altered = kind != FUNCTION_KIND or namespace is not None
+        declared[unique] = DeclaredTool(kind, name, named, namespace, is_altered)
+    return tuple(declared.values())
+
+
+_Declaration = tuple[str, str, str | None, ToolDefinition]
+
+
+def _declarations(
+    tools: Iterable[Any],
+    namespace: str | None,
+    read_custom: Callable[[Wire], Wire],
+    *,
+    has_functions: bool,
+) -> Iterator[_Declaration]:
+    for tool in map(maybe_object, tools):
+        kind, name = maybe_text(tool.get("type")) or "", maybe_text(tool.get("name"))
+        if kind == "namespace" and name and namespace is None:
+            inner = maybe_list(tool.get("tools"))
+            yield from _declarations(inner, name, read_custom, has_functions=True)
+        elif kind == CUSTOM_KIND:
+            custom = read_custom(tool)
+            name = maybe_text(custom.get("name"))
+            if name:
+                yield CUSTOM_KIND, name, namespace, _custom_definition(name, custom)
+        elif kind == FUNCTION_KIND and name and has_functions:
+            yield FUNCTION_KIND, name, namespace, _function_definition(name, tool)
+        elif kind in _SCHEMAS and _is_run_by_client(tool):
+            definition = _definition(kind, _DESCRIPTIONS[kind], _SCHEMAS[kind])
+            if kind == "tool_search":
+                schema = maybe_object(tool.get("parameters")) or _SCHEMAS[kind]
+                text = maybe_text(tool.get("description")) or _DESCRIPTIONS[kind]
+                definition = _definition(kind, text, schema)
+            yield kind, kind, None, definition
+
+
+def _plain_name(tool: Wire) -> str | None:
+    function = maybe_object(tool.get("function")) or tool
+    return maybe_text(function.get("name")) if tool.get("type") == FUNCTION_KIND else None
+
+
+def _is_run_by_client(tool: Wire) -> bool:
+    if tool.get("type") == "tool_search":
+        return tool.get("execution") == "client"
+    return maybe_object(tool.get("environment")).get("type") in (None, "local")
+
+
+def _definition(name: str, description: str, schema: Mapping[str, Any]) -> ToolDefinition:
+    return ToolDefinition(name, description, schema, SideEffects.EXECUTE)
+
+
+def _renamed(definition: ToolDefinition, name: str) -> ToolDefinition:
+    return _definition(name, definition.description, definition.input_schema)
+
+
+def _function_definition(name: str, tool: Wire) -> ToolDefinition:
+    schema = maybe_object(tool.get("parameters")) or {"type": "object", "properties": {}}
+    return _definition(name, maybe_text(tool.get("description")) or "", schema)
+
+
+def _custom_definition(name: str, custom: Wire) -> ToolDefinition:
+    description = maybe_text(custom.get("description")) or ""
+    grammar = maybe_object(custom.get("format"))
+    # The definition stands beside its syntax, or in an object of its own in Chat Completions.
+    grammar = maybe_object(grammar.get("grammar")) or grammar
+    rules = maybe_text(grammar.get("definition"))
+    if rules is not None:
+        syntax = maybe_text(grammar.get("syntax")) or "given"
+        description = (
+            f"{description}\n\nThe field `{INPUT_KEY}` must match this {syntax} grammar:\n"
+            f"{rules[:_MAX_GRAMMAR]}"
+        ).strip()
+    field = {"type": "string", "description": "The whole input of the tool, as plain text."}
+    schema = _object({INPUT_KEY: field}, required=[INPUT_KEY])
+    return _definition(name, description, schema)
+
+
+def _object(properties: Wire, required: list[str]) -> Wire:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+_TEXT: Wire = {"type": "string"}
+_TEXTS: Wire = {"type": "array", "items": _TEXT}
+_SCHEMAS: Mapping[str, Wire] = {
+    "local_shell": _object(
+        {
+            "type": {"type": "string", "enum": ["exec"]},
+            "command": _TEXTS,
+            "env": {"type": "object", "additionalProperties": _TEXT},
+            "timeout_ms": {"type": "integer"},
+            "user": _TEXT,
+            "working_directory": _TEXT,
+        },
+        required=["type", "command", "env"],
+    ),
+    "shell": _object(
+        {
+            "commands": _TEXTS,
+            "timeout_ms": {"type": "integer"},
+            "max_output_length": {"type": "integer"},
+        },
+        required=["commands"],
+    ),
+    "apply_patch": _object(
+        {
+            "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+            "path": _TEXT,
+            "diff": _TEXT,
+        },
+        required=["type", "path"],
+    ),
+    "tool_search": _object({"queries": _TEXTS}, required=["queries"]),
+}
+_DESCRIPTIONS: Mapping[str, str] = {
+    "local_shell": "Runs a command on the user's machine; `command` is the program with arguments.",
+    "shell": "Runs shell commands on the user's machine, each in its own shell.",
+    "apply_patch": "Creates, updates or deletes a file; `diff` is a patch in the V4A diff format.",
+    "tool_search": "Searches for more tools by queries; these tools can then be called.",
+}
