@@ -1,6 +1,7 @@
 """The server around the gateway: sockets, limits of connections, signals, workers."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -133,6 +134,9 @@ class _Server(uvicorn.Server):
             return
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        # Tables and modules stay for ever: a collection must not look at them again.
+        gc.collect()
+        gc.freeze()
         if self._on_ready is not None:
             port = self.servers[0].sockets[0].getsockname()[1]
             self._on_ready(self._gateway.config, port, self._gateway)
@@ -141,6 +145,9 @@ class _Server(uvicorn.Server):
         """Let responses end that have begun."""
         self._gateway.is_draining = True
         await super().shutdown(sockets)
+        # uvicorn would raise the signals again, and the exit code would be that of a kill.
+        captured: list[int] = getattr(self, "_captured_signals", [])
+        captured.clear()
 
     def _reload(self) -> None:
         try:
@@ -166,6 +173,7 @@ def make_server(gateway: Gateway, load: LoadConfig, on_ready: OnReady | None) ->
             log_config=None,
             server_header=False,
             date_header=False,
+            proxy_headers=False,
             backlog=_BACKLOG,
             limit_concurrency=limits.connections,
             timeout_keep_alive=_IDLE_S,

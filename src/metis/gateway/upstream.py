@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from metis import adapters
 from metis.adapters.adapter import Adapter
@@ -18,6 +18,7 @@ from metis.canonical.errors import (
 from metis.canonical.urls import shown_address, split_login
 from metis.gateway.config import GatewayConfig, Limits
 from metis.gateway.exchange import Attempt, Exchange
+from metis.gateway.http_client import HttpClient
 from metis.transport.client import environment_proxy
 from metis.transport.keys import Keys
 from metis.transport.retry import call_failures, provider_error, retry_after
@@ -108,29 +109,20 @@ class Upstream:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._client: HttpClient | None = None
         self._session: aiohttp.ClientSession | None = None
         self._urls: dict[tuple[str, str], tuple[URL, str | None, dict[str, Any]]] = {}
 
     async def start(self) -> None:
         """Open the pool; called in the event loop that will use it."""
-        import aiohttp  # noqa: PLC0415 - loaded by the commands that need it
-
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ttl_dns_cache=60),
-            timeout=aiohttp.ClientTimeout(
-                total=None,
-                sock_connect=self._limits.connect_s,
-                sock_read=self._limits.silence_s,
-            ),
-            trust_env=False,
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=1 << 16,
-        )
+        limits = self._limits
+        self._client = HttpClient(connect_s=limits.connect_s, silence_s=limits.silence_s)
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -186,7 +178,7 @@ class Upstream:
                 response.close()
                 continue
             if _FIRST_REDIRECT <= status < _FIRST_ERROR:
-                location = response.headers.get("Location", "")
+                location = response.headers.get("location", "")
                 response.close()
                 raise RedirectError(
                     shown_address(location) if location else "nowhere",
@@ -205,11 +197,11 @@ class Upstream:
         body: bytes,
         key: str | None,
     ) -> "aiohttp.ClientResponse":
-        session = self._session
-        if session is None:
+        client = self._client
+        if client is None:
             raise NetworkError("the gateway is not running", provider=adapter.name)
         profile = adapter.profile
-        url, login, more = self._address(profile.base_url, path)
+        url, login, proxy = self._address(profile.base_url, path)
         sent = dict(headers)
         if key is not None:
             sent |= self._key_headers(method, adapter, url, sent, body, key)
@@ -218,15 +210,34 @@ class Upstream:
                 text = "its base URL has a login, but the key needs the same header: remove one"
                 raise InvalidRequestError(text, provider=profile.name)
             sent["authorization"] = login
+        if not proxy:
+            parts = url.raw_path_qs
+            response = await client.request(method, profile.base_url, parts, sent, body)
+            return cast("aiohttp.ClientResponse", response)
+        session = self._proxy_session()
+        # Another address would receive the key and the conversation: no redirect is followed.
         return await session.request(
-            method,
-            url,
-            data=body or None,
-            headers=sent,
-            # Another address would receive the key and the conversation.
-            allow_redirects=False,
-            **more,
+            method, url, data=body or None, headers=sent, allow_redirects=False, **proxy
         )
+
+    def _proxy_session(self) -> "aiohttp.ClientSession":
+        """Return the client for proxies and sockets, which few gateways need."""
+        if self._session is None:
+            import aiohttp  # noqa: PLC0415 - loaded by those who need it
+
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(
+                    total=None,
+                    sock_connect=self._limits.connect_s,
+                    sock_read=self._limits.silence_s,
+                ),
+                trust_env=False,
+                auto_decompress=False,
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
 
     async def socket(
         self, provider: Provider, path: str, headers: Mapping[str, str]
@@ -238,12 +249,10 @@ class Upstream:
         """
         adapter = provider.adapter
         key = provider.keys.next(adapter.profile)
-        if self._session is None:
-            raise NetworkError("the gateway is not running", provider=adapter.name)
         url, _, more = self._address(adapter.profile.base_url, path)
         sent = {**headers, **({} if key is None else adapter.profile.auth.headers(key))}
         try:
-            session: Any = self._session  # its options are a typed dict, which ours is not
+            session: Any = self._proxy_session()  # its options are a typed dict, which ours is not
             return await session.ws_connect(url, headers=sent, **more)
         except call_failures() as failure:
             raise provider_error(failure, provider.name) from None
