@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from metis.adapters.adapter import Adapter, get
     from metis.adapters.hosts import names, profile_of
     from metis.adapters.profile import Auth, Profile
+    from metis.adapters.request_reader import RequestReader
     from metis.catalog.models import AdapterCapabilities
     from metis.projection.loss import Change, Loss
     from metis.streaming import (
@@ -49,6 +50,7 @@ _MODULES = (
     "metis.wire.call",
     "metis.wire.codec",
     "metis.adapters.adapter",
+    "metis.adapters.request_reader",
 )
 """Where names are looked for, the modules that import least first."""
 
@@ -67,6 +69,7 @@ __all__ = [
     "Profile",
     "Reasoning",
     "RequestContext",
+    "RequestReader",
     "SealRecord",
     "ServedResponse",
     "StreamDecoder",

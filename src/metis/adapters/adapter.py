@@ -286,7 +286,7 @@ class Adapter:
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> Message:
         """Return the message of a response; an error body raises the error that it states."""
-        context = self._context(context)
+        context = self.complete_context(context)
         message = self._codec.decode_response(_bytes_of(body), context)
         check_content(message.content, context.limits)
         if self.profile.tags_thinking:
@@ -311,7 +311,7 @@ class Adapter:
 
     def stream_decoder(self, context: RequestContext | None = None) -> StreamDecoder:
         """Return a decoder to feed with the bytes of a streamed response."""
-        context = self._context(context)
+        context = self.complete_context(context)
         decoder = self._codec.stream_decoder(context)
         if self.profile.aws_framed:
             decoder = AwsFrameDecoder(decoder, self._codec, context.limits)
@@ -328,25 +328,31 @@ class Adapter:
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
         """Return the canonical request of a client that speaks this provider's protocol."""
-        context = self._context(context)
+        context = self.complete_context(context)
         request = self._codec.decode_request(_bytes_of(body), context)
-        if self.profile.path_options:
-            request = self._with_path_options(request, context)
-        if self.profile.tags_thinking:
-            messages = tuple(split_think_tags(message, self.name) for message in request.messages)
-            request = replace(request, messages=messages)
-        request = self._with_seals(request, context)
-        return replace(request, options=replace(request.options, origin=self.name))
-
-    def _with_seals(self, request: CanonicalRequest, context: RequestContext) -> CanonicalRequest:
-        """Return a request with the seals that its client held for us, or that are stored."""
-        face = Face(self.profile, context)
-        messages = tuple([face.open(message) for message in request.messages])
+        messages = self.client_messages(request.messages, context)
         if not are_identical(messages, request.messages):
             request = replace(request, messages=messages)
+        return self.with_client_options(request, context)
+
+    def client_messages(
+        self, messages: Sequence[Message], context: RequestContext
+    ) -> tuple[Message, ...]:
+        """Return decoded messages with the thinking in their tags, and the seals in envelopes."""
+        if self.profile.tags_thinking:
+            messages = [split_think_tags(message, self.name) for message in messages]
+        face = Face(self.profile, context)
+        return tuple([face.open(message) for message in messages])
+
+    def with_client_options(
+        self, request: CanonicalRequest, context: RequestContext
+    ) -> CanonicalRequest:
+        """Return a decoded request with the options of its path, stored seals, and its origin."""
+        if self.profile.path_options:
+            request = self._with_path_options(request, context)
         if context.find_seals is not None and (keys := seal_keys(request)):
-            return restore_seals(request, context.find_seals(keys))
-        return request
+            request = restore_seals(request, context.find_seals(keys))
+        return replace(request, options=replace(request.options, origin=self.name))
 
     def _with_path_options(
         self, request: CanonicalRequest, context: RequestContext
@@ -383,7 +389,7 @@ class Adapter:
         is_foreign = has_foreign_form(message, self.profile.protocol, self.name)
         if self.profile.tags_thinking and not is_foreign:
             message = join_think_tags(message)
-        context = self._context(context)
+        context = self.complete_context(context)
         report_seals(message, self.profile, context)
         face = Face(self.profile, context)
         message, losses = response_for_client(message, self.profile, face)
@@ -396,7 +402,7 @@ class Adapter:
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamEncoder:
         """Return an encoder that writes events as this provider streams them."""
-        context = self._context(context)
+        context = self.complete_context(context)
         encoder = self._codec.stream_encoder(context)
         if self.profile.tags_thinking:
             encoder = ThinkTagEncoder(encoder, self.name)
@@ -417,7 +423,8 @@ class Adapter:
         if data:
             yield data
 
-    def _context(self, context: RequestContext | None) -> RequestContext:
+    def complete_context(self, context: RequestContext | None) -> RequestContext:
+        """Return a context that names the provider."""
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 

@@ -1,17 +1,379 @@
-"""Requests of clients, read for one tenant at a time."""
+"""Requests of clients, read so that a turn later costs what is new.
+
+Clients send their whole history with every request. A reader holds, for each tenant, the bytes of
+recent requests and the messages that were decoded from them. If a request begins with the bytes of
+an earlier one up to the end of a wire message, its parser would be in the same state there: so the
+known messages are the decoded ones, and only the bytes behind them are read. This holds for every
+JSON text; no assumption is made about keys, their order, white space or duplicates.
+
+A request whose bytes differ, that is unusual or invalid is read by `Adapter.from_wire_request`.
+"""
+
+import secrets
+from collections.abc import Sequence
+from threading import Lock
+
+import msgspec
+from msgspec import Raw, Struct
 
 from metis.adapters.adapter import Adapter
-from metis.wire.call import CanonicalRequest, RequestContext
+from metis.adapters.codecs import CODECS
+from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
+from metis.canonical.errors import MetisError
+from metis.canonical.message import Message
+from metis.canonical.tools import ToolDefinition
+from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.json_access import Wire
+from metis.wire.request import RequestDraft, RequestSteps
+
+MAX_BYTES = 32 * 1024 * 1024
+"""How many bytes of requests a reader holds; the decoded messages take about twice as many."""
+MAX_HISTORIES = 512
+"""How many histories of one tenant and provider are compared with a request."""
+
+_PAUSES = 4
+"""How many of the last wire messages a next request may change, such as the place of cache marks:
+so many states of the decoder are held."""
+_MAX_SEGMENTS = 24
+_OVERHEAD = 3
+# No client can guess it, so that an element with this value is the one that was put there.
+_MARK = b'"' + secrets.token_hex(16).encode() + b'"'
+_read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+_read_list = msgspec.json.Decoder(list[Raw]).decode
+_read_value = msgspec.json.Decoder().decode
+
+_Key = tuple[str, str, str, str | None, str | None, bool]
+
+
+class _UnusualError(Exception):
+    """The request has a form that only plain reading knows."""
+
+
+_FAULTS = (_UnusualError, MetisError, ValueError, RecursionError)
+
+
+class _Segment(Struct, frozen=True, gc=False):
+    """Bytes up to the end of a wire message, and the state of the decoder behind them."""
+
+    data: bytes
+    wire_count: int
+    message_count: int
+    draft: RequestDraft
+
+
+class _Envelope(Struct, frozen=True):
+    """What stands beside the messages of a request."""
+
+    raw: dict[str, bytes]
+    facts: tuple[str | None, str | None]
+    """Path and model of the context, which some protocols take as options."""
+    system: tuple[Message, ...]
+    tools: tuple[ToolDefinition, ...]
+    options: AdapterOptions
+
+
+class _History(Struct):
+    """A request that was read: its bytes in segments, and what they mean."""
+
+    key: _Key
+    steps: RequestSteps
+    head: bytes
+    """The bytes up to and including the bracket before the first wire message."""
+    segments: list[_Segment]
+    tail: bytes
+    """The bytes behind the last segment."""
+    messages: tuple[Message, ...]
+    envelope: _Envelope
+    decoded: CanonicalRequest
+    """The request without the options of its path, and without stored seals."""
+    size: int
+    request: CanonicalRequest | None = None
+
+    def matched(self, body: bytes) -> tuple[int, int]:
+        """Return how many segments a body begins with, and where the last of them ends."""
+        if not body.startswith(self.head):
+            return 0, 0
+        position = len(self.head)
+        for count, segment in enumerate(self.segments):
+            if not body.startswith(segment.data, position):
+                return count, position
+            position += len(segment.data)
+        return len(self.segments), position
+
+
+class _Known(Struct, frozen=True):
+    """What of a request was read before."""
+
+    head: bytes
+    messages: tuple[Message, ...] = ()
+    segments: list[_Segment] = []
+    envelope: _Envelope | None = None
 
 
 class RequestReader:
-    """Reads requests of clients."""
+    """Reads requests of clients; messages that it has read before are the same objects again.
 
-    def __init__(self, max_bytes: int = 32 * 1024 * 1024) -> None:
-        self.max_bytes = max_bytes
+    Nothing that one tenant sent is used for another. A reader may be shared between threads and
+    adapters. Ids and times of known messages are those of their first reading.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._lock = Lock()
+        self._histories: dict[_Key, dict[int, _History]] = {}
+        self._order: dict[int, _History] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes it holds."""
+        return self._size
 
     def read(
-        self, adapter: Adapter, _tenant: str, body: bytes, context: RequestContext
+        self, adapter: Adapter, tenant: str, body: bytes, context: RequestContext
     ) -> CanonicalRequest:
-        """Return the canonical request of a client."""
-        return adapter.from_wire_request(body, context)
+        """Return what `Adapter.from_wire_request` does, but decode only what is new.
+
+        Raises:
+            DecodeError: the body is no request of the adapter's protocol.
+        """
+        steps = CODECS[adapter.profile.protocol].request_steps
+        mark = steps[0].response_mark
+        context = adapter.complete_context(context)
+        session_id = "" if context.is_stateless else context.session_id
+        is_holding = context.on_seals is not None
+        names = (tenant, adapter.name, session_id, context.provider, context.issuer)
+        key = (*names, is_holding)
+        history, count, position = self._longest(key, body)
+        facts = (context.path, context.model)
+        try:
+            if history is not None and count:
+                if (
+                    count == len(history.segments)
+                    and len(body) - position == len(history.tail)
+                    and body.endswith(history.tail)
+                    and facts == history.envelope.facts
+                ):
+                    return self._request(history, adapter, context)
+                work = _Reading(adapter, history.steps, context, key)
+                new = work.continued(history, count, position, body)
+            elif mark in body and len(body) < self._max_bytes // _OVERHEAD:
+                new = _read_first(adapter, steps, context, key, body)
+            else:
+                return adapter.from_wire_request(body, context)
+        except _FAULTS:
+            # Plain reading finds the same fault and names its place, or reads what is unusual.
+            return adapter.from_wire_request(body, context)
+        self._hold(new, replaced=history if count else None)
+        return self._request(new, adapter, context)
+
+    def _request(
+        self, history: _History, adapter: Adapter, context: RequestContext
+    ) -> CanonicalRequest:
+        # Stored seals may have come since; they are looked up for each request.
+        if history.request is None or context.find_seals is not None:
+            history.request = adapter.with_client_options(history.decoded, context)
+        return history.request
+
+    def _longest(self, key: _Key, body: bytes) -> tuple[_History | None, int, int]:
+        """Return the history with the longest prefix of a body, newest first among equals."""
+        best: tuple[_History | None, int, int] = None, 0, 0
+        with self._lock:
+            histories = self._histories.get(key)
+            candidates = [] if histories is None else list(reversed(histories.values()))
+        for history in candidates:
+            count, position = history.matched(body)
+            if position > best[2] and count:
+                best = history, count, position
+                if count == len(history.segments):
+                    break
+        return best
+
+    def _hold(self, new: _History, *, replaced: _History | None) -> None:
+        with self._lock:
+            if replaced is not None:
+                self._drop(replaced)
+            same_key = self._histories.setdefault(new.key, {})
+            same_key[id(new)] = self._order[id(new)] = new
+            self._size += new.size
+            while len(same_key) > MAX_HISTORIES:
+                self._drop(next(iter(same_key.values())))
+            while self._size > self._max_bytes and self._order:
+                self._drop(next(iter(self._order.values())))
+
+    def _drop(self, history: _History) -> None:
+        if self._order.pop(id(history), None) is None:
+            return  # another thread was faster
+        self._size -= history.size
+        same_key = self._histories[history.key]
+        del same_key[id(history)]
+        if not same_key:
+            del self._histories[history.key]
+
+
+def _read_first(
+    adapter: Adapter,
+    steps: Sequence[RequestSteps],
+    context: RequestContext,
+    key: _Key,
+    body: bytes,
+) -> _History:
+    """Read a whole request, with the first steps that fit."""
+    for choice in steps[:-1]:
+        try:
+            return _Reading(adapter, choice, context, key).first(body)
+        except _FAULTS:
+            continue
+    return _Reading(adapter, steps[-1], context, key).first(body)
+
+
+class _Reading:
+    """Reads one request."""
+
+    def __init__(
+        self, adapter: Adapter, steps: RequestSteps, context: RequestContext, key: _Key
+    ) -> None:
+        self._adapter = adapter
+        self._steps = steps
+        self._context = context
+        self._key = key
+
+    def first(self, body: bytes) -> _History:
+        """Read a whole request."""
+        raw = _read_keys(body)
+        wire_list = bytes(raw.pop(self._steps.key, b""))
+        start = body.find(wire_list) if wire_list.startswith(b"[") else -1
+        if start < 0:
+            raise _UnusualError
+        head = body[: start + 1]
+        # The same bytes may stand elsewhere, too: then the mark is not where the messages are.
+        marked = _read_keys(head + _MARK + b"]" + body[start + len(wire_list) :])
+        if marked.get(self._steps.key) != Raw(b"[" + _MARK + b"]"):
+            raise _UnusualError
+        draft = self._steps.draft(self._context)
+        ends = _Ends(body, len(head), is_first=True)
+        return self._finished(draft, raw, _read_list(wire_list), ends, _Known(head))
+
+    def continued(self, history: _History, count: int, position: int, body: bytes) -> _History:
+        """Read a request that begins as an earlier one did."""
+        raw = _read_keys(history.head + _MARK + body[position:])
+        wires = _read_list(raw.pop(self._steps.key))
+        # With a second list under the same key, the last one is that of the request.
+        if not wires or wires[0] != Raw(_MARK):
+            raise _UnusualError
+        segments = history.segments[:count]
+        last = segments[-1]
+        draft = last.draft.paused()
+        if draft is None:
+            raise _UnusualError
+        messages = history.messages[: last.message_count]
+        ends = _Ends(body, position, is_first=False)
+        known = _Known(history.head, messages, segments, history.envelope)
+        return self._finished(draft, raw, wires[1:], ends, known)
+
+    def _finished(
+        self,
+        draft: RequestDraft,
+        raw: dict[str, Raw],
+        wires: Sequence[Raw],
+        ends: "_Ends",
+        known: "_Known",
+    ) -> _History:
+        steps, segments = self._steps, known.segments
+        wire_count = segments[-1].wire_count if segments else 0
+        pauses: list[tuple[int, int, int, RequestDraft]] = []
+        for index, wire in enumerate(wires):
+            data = bytes(wire)
+            steps.add(draft, data, wire_count + index)
+            end = ends.next(data)
+            if index >= len(wires) - _PAUSES:
+                paused = draft.paused()
+                if paused is not None:
+                    count = wire_count + index + 1
+                    pauses.append((end, count, len(known.messages) + draft.count, paused))
+        if not steps.fits(draft):
+            raise _UnusualError
+        new = self._adapter.client_messages(draft.messages(), self._context)
+        messages = (*known.messages, *new)
+        body, start = ends.body, ends.start
+        segments = [*segments]
+        for end, count, message_count, paused in pauses:
+            segments.append(_Segment(body[start:end], count, message_count, paused))
+            start = end
+        segments = _merged(segments)
+        envelope = self._envelope(raw, known.envelope)
+        decoded = CanonicalRequest(
+            (*envelope.system, *messages), envelope.tools, envelope.options
+        )
+        size = _OVERHEAD * len(body)
+        tail = body[start:]
+        return _History(
+            self._key, steps, known.head, segments, tail, messages, envelope, request, size
+        )
+
+    def _envelope(self, raw: dict[str, Raw], earlier: _Envelope | None) -> _Envelope:
+        values = {name: bytes(value) for name, value in raw.items()}
+        facts = (self._context.path, self._context.model)
+        if earlier is not None and earlier.raw == values and earlier.facts == facts:
+            return earlier
+        wire: Wire = {name: _read_value(value) for name, value in values.items()}
+        names = set(wire)
+        draft = self._steps.draft(self._context)
+        self._steps.begin(draft, wire)
+        system_names = names - set(wire)
+        system: tuple[Message, ...] = draft.messages()
+        # What is beside the messages must not change how they are decoded.
+        if any(isinstance(b, ToolUseBlock | ToolResultBlock) for m in system for b in m.content):
+            raise _UnusualError
+        if earlier is not None and all(
+            earlier.raw.get(name) == values[name] for name in system_names
+        ):
+            system = earlier.system if len(earlier.system) == len(system) else system
+        else:
+            system = self._adapter.client_messages(system, self._context)
+        tools, options = self._steps.end(wire, self._context)
+        if earlier is not None and earlier.raw.get("tools") == values.get("tools"):
+            tools = earlier.tools
+        return _Envelope(values, facts, system, tools, options)
+
+
+class _Ends:
+    """Finds where each wire message of a list ends in the body."""
+
+    def __init__(self, body: bytes, position: int, *, is_first: bool) -> None:
+        self.body = body
+        self.start = position
+        self._position = position
+        self._is_first = is_first
+
+    def next(self, data: bytes) -> int:
+        """Return the end of the next wire message."""
+        position = self._skip_space(self._position)
+        if not self._is_first:
+            if self.body[position : position + 1] != b",":
+                raise _UnusualError
+            position = self._skip_space(position + 1)
+        self._is_first = False
+        if not self.body.startswith(data, position):
+            raise _UnusualError
+        self._position = position + len(data)
+        return self._position
+
+    def _skip_space(self, position: int) -> int:
+        body = self.body
+        while body[position : position + 1] in _SPACES:
+            position += 1
+        return position
+
+
+_SPACES = frozenset({b" ", b"\t", b"\r", b"\n"})
+
+
+def _merged(segments: list[_Segment]) -> list[_Segment]:
+    """Return segments of which only the last are short: older states are not needed again."""
+    if len(segments) <= _MAX_SEGMENTS:
+        return segments
+    old, recent = segments[: -2 * _PAUSES], segments[-2 * _PAUSES :]
+    last = old[-1]
+    data = b"".join([segment.data for segment in old])
+    return [_Segment(data, last.wire_count, last.message_count, last.draft), *recent]

@@ -107,7 +107,7 @@ class Exchange(Struct, kw_only=True):
     attempts: list[Attempt] = []
     timings: Timings = msgspec.field(default_factory=Timings)
     facts: dict[str, Any] = {}
-    """What the recorder learns while it stores the exchange."""
+    """What the recorder notes about the exchange: where it belongs, and its record."""
 
     @property
     def model_id(self) -> str:

@@ -32,7 +32,6 @@ from metis.gateway.stored_exchange import (
     new_session,
     note,
     run_of_calls,
-    started_at,
     system_texts,
 )
 from metis.session.conversation import USAGE_KIND
@@ -355,7 +354,7 @@ def _call_map(messages: Sequence[Message], end: HistoryEnd | None) -> dict[str, 
 
 def _usage_data(exchange: Exchange, usage: Usage) -> dict[str, Any]:
     return {
-        "model": f"{exchange.provider}:{exchange.model}",
+        "model": exchange.model_id,
         "usage": msgspec.to_builtins(usage),
         "exchange": exchange.id,
     }
@@ -376,6 +375,6 @@ def _entry(exchange: Exchange, entry_type: Callable[..., AnyEntry], **fields: An
     return entry_type(
         id=new_ulid(),
         session_id=exchange.session_id,
-        created_at=started_at(exchange),
+        created_at=exchange.started_at,
         **fields,
     )

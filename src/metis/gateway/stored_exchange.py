@@ -6,7 +6,7 @@ Everything here is pure: from an exchange and the place of its conversation to a
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.errors import InvalidMessageError, MetisError
-from metis.canonical.ids import new_tool_use_id, new_ulid, ulid_to_int
+from metis.canonical.ids import new_tool_use_id, new_ulid
 from metis.canonical.message import SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import (
     MessageStatus,
@@ -44,19 +44,12 @@ INVALID_KIND = "gateway.invalid_message"
 CLIENT_GONE = 499
 """The status of an exchange whose client left before the end."""
 _FIRST_ERROR = 400
-_TIME_BITS = 80
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_SEARCHED = 200_000
 _WORKING_DIRECTORY = re.compile(
     r"(?:[Ww]orking directory:|<cwd>|working in the directory:)\s*((?:/|[A-Za-z]:\\)[^\n<`]{0,500})"
 )
 _write_json = msgspec.json.Encoder(order="sorted").encode
-
-
-def started_at(exchange: Exchange) -> datetime:
-    """Return when an exchange began; its id holds the time."""
-    milliseconds = ulid_to_int(exchange.id) >> _TIME_BITS
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def elapsed_ms(exchange: Exchange) -> int:
@@ -81,7 +74,7 @@ def resolved_model(exchange: Exchange, models: Models) -> ResolvedModel | None:
     if not exchange.provider or not exchange.model:
         return None
     try:
-        return models.get(f"{exchange.provider}:{exchange.model}")
+        return models.get(exchange.model_id)
     except MetisError:
         return None
 
@@ -101,7 +94,7 @@ def decoded_response(exchange: Exchange, model: ResolvedModel) -> Message | None
         session_id=exchange.session_id,
         model=model.id,
         provider=model.provider,
-        created_at=started_at(exchange),
+        created_at=exchange.started_at,
         latency_ms=elapsed_ms(exchange),
     )
     if not exchange.is_stream:
@@ -141,7 +134,7 @@ def priced_response(exchange: Exchange, models: Models, model: ResolvedModel) ->
         usage = estimated_usage(message, model, count, reported=usage)
     if exchange.cost_usd is None:
         usage = replace(usage, latency_ms=elapsed_ms(exchange))
-        usage = models.price(usage, model, started_at(exchange))
+        usage = models.price(usage, model, exchange.started_at)
     stop_reason = metadata.stop_reason if is_complete else StopReason(status.value)
     tenant = exchange.tenant
     metadata = replace(
@@ -224,7 +217,7 @@ def _since(begin: float, moment: float) -> float | None:
 
 def new_session(exchange: Exchange, request: CanonicalRequest | None) -> SessionRecord:
     """Return the session that an exchange begins."""
-    at = started_at(exchange)
+    at = exchange.started_at
     return SessionRecord(
         id=exchange.session_id,
         workspace_path="" if request is None else working_directory(request.messages),
@@ -254,7 +247,7 @@ def note(exchange: Exchange, kind: str, data: Mapping[str, Any]) -> SidecarEntry
     return SidecarEntry(
         id=new_ulid(),
         session_id=exchange.session_id,
-        created_at=started_at(exchange),
+        created_at=exchange.started_at,
         kind=kind,
         data=data,
     )
@@ -305,7 +298,7 @@ class StoredMessages:
     ) -> None:
         """Start behind a history; `call_ids` are the stored ids of its calls by those read."""
         self._exchange = exchange
-        self._at = started_at(exchange)
+        self._at = exchange.started_at
         self._call_ids = dict(call_ids)
         self._parents = () if parent is None else (parent.message_id,)
         self._last_calls = () if parent is None else parent.call_ids
@@ -329,7 +322,7 @@ class StoredMessages:
     def add_response(self, message: Message) -> PreparedMessage | SidecarEntry:
         """Add the response, which follows the request."""
         end = elapsed_ms(self._exchange)
-        self._at = max(self._at, started_at(self._exchange) + timedelta(milliseconds=end))
+        self._at = max(self._at, self._exchange.started_at + timedelta(milliseconds=end))
         return self._append(message, {})
 
     def _append(self, message: Message, changes: dict[str, Any]) -> PreparedMessage | SidecarEntry:

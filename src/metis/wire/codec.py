@@ -19,6 +19,7 @@ from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire, maybe_list, maybe_object
 from metis.wire.output_format import OutputFormatCodec
 from metis.wire.reasoning import ReasoningCodec
+from metis.wire.request import RequestSteps
 
 
 class StreamDecoder(Protocol):
@@ -85,6 +86,9 @@ class Codec(Struct, frozen=True, kw_only=True):
 
     protocol: str
     decode_request: Callable[[bytes, RequestContext], CanonicalRequest]
+    request_steps: tuple[RequestSteps, ...]
+    """The same step by step, for readers that have decoded a part of the request before; the first
+    that fit are used."""
     history: Callable[[], HistoryEncoder]
     decode_response: Callable[[bytes | dict[str, Any], RequestContext], Message]
     encode_response: Callable[[Message, RequestContext], bytes]

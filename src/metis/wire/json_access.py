@@ -11,13 +11,14 @@ Wire = dict[str, Any]
 """A JSON object of a protocol."""
 
 _MAX_COUNT = 2**63 - 1  # the largest integer that a database column holds
-_read = msgspec.json.Decoder().decode
+read_value = msgspec.json.Decoder().decode
+"""Reads any JSON."""
 
 
 def read_object(body: bytes, what: str) -> Wire:
     """Read the JSON object of a body; `what` names it in the error."""
     try:
-        value = _read(body)
+        value = read_value(body)
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"not JSON: {error}") from None
     if not isinstance(value, dict):

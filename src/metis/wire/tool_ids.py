@@ -96,6 +96,15 @@ class CallIds:
         self._scope = scope
         self._calls: dict[str, list[str]] = {}
         self._answered: dict[str, int] = {}
+        # The keys whose lists no copy shares; None while there is no copy.
+        self._unshared: set[str] | None = None
+
+    def copy(self) -> "CallIds":
+        """Return ids that go on from here; lists are shared until one of the two changes them."""
+        other = CallIds(self._session_id, self._scope)
+        other._calls, other._answered = self._calls.copy(), self._answered.copy()
+        self._unshared, other._unshared = set(), set()
+        return other
 
     def enter_response(self, response: str) -> None:
         """Give later ids the scope of one response: some hosts restart counting in each (T09)."""
@@ -109,8 +118,13 @@ class CallIds:
         if calls is None:
             tool_use_id = canonical_tool_id(self._session_id, key)
             self._calls[key] = [tool_use_id]
+            if self._unshared is not None:
+                self._unshared.add(key)
         else:
             tool_use_id = canonical_tool_id(self._session_id, key, len(calls))
+            if self._unshared is not None and key not in self._unshared:
+                self._unshared.add(key)
+                calls = self._calls[key] = [*calls]
             calls.append(tool_use_id)
         return tool_use_id
 
@@ -144,6 +158,17 @@ class WaitingCalls:
         self._calls: dict[str, WaitingCall] = {}
         self._queues: dict[tuple[str, str | None], deque[str]] = {}
         self._without_id: list[str] = []
+
+    def copy(self) -> "WaitingCalls":
+        """Return the calls that wait now; calls that have their results are left out."""
+        other = WaitingCalls()
+        calls = other._calls = self._calls.copy()
+        other._without_id = [call for call in self._without_id if call in calls]
+        for key, queue in self._queues.items() if calls else ():
+            waiting = deque(call for call in queue if call in calls)
+            if waiting:
+                other._queues[key] = waiting
+        return other
 
     def add(self, call: WaitingCall) -> None:
         """Add a call."""

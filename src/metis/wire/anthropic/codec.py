@@ -3,6 +3,8 @@
 from metis.wire.anthropic.blocks import PROTOCOL, unmapped_keys
 from metis.wire.anthropic.errors import OVERFLOW, decode_error, encode_error
 from metis.wire.anthropic.fast import (
+    FAST_STEPS,
+    STEPS,
     FastAnthropicHistoryEncoder,
     FastAnthropicStreamDecoder,
     decode_request,
@@ -15,6 +17,7 @@ from metis.wire.codec import Codec
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
+    request_steps=(FAST_STEPS, STEPS),
     history=FastAnthropicHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,

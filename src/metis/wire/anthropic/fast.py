@@ -48,8 +48,9 @@ from metis.wire.anthropic.history import AnthropicHistoryEncoder
 from metis.wire.anthropic.options import decode_options, decode_tools
 from metis.wire.anthropic.stream_decoder import AnthropicStreamDecoder
 from metis.wire.call import CanonicalRequest, RequestContext
-from metis.wire.json_access import Wire
+from metis.wire.json_access import Wire, object_at, read_value
 from metis.wire.original_form import provider_raw_of
+from metis.wire.request import RequestSteps
 from metis.wire.tool_ids import TOOL_ID_PREFIX
 
 _make_text = raw_constructor(TextBlock)
@@ -109,14 +110,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     if parsed.system is not UNSET:
         draft.add_common(_SYSTEM, parsed.system)
     for index, message in enumerate(parsed.messages):
-        role = request.ROLES.get(message.role)
-        if role is None:
-            raise DecodeError(f"unknown role {message.role!r}", path=f"$.messages[{index}].role")
-        # Whether such a message came beside or among the others must be stored.
-        if role is _SYSTEM and draft.is_leading:
-            draft.add(to_builtins(message), f"$.messages[{index}]")
-            continue
-        draft.add_common(role, message.content)
+        draft.add_message(message, index)
     stated = ((name, getattr(parsed, name)) for name in _OPTIONS)
     wire: Wire = {name: value for name, value in stated if value is not UNSET}
     return CanonicalRequest(draft.messages(), decode_tools(wire.get("tools")), decode_options(wire))
@@ -128,6 +122,17 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
         self._plain_metadata = _make_metadata(
             origin=self._origin, provider_raw=provider_raw_of(PROTOCOL, {"plain": True})
         )
+
+    def add_message(self, message: _WireMessage, index: int) -> None:
+        """Add one wire message of common blocks."""
+        role = request.ROLES.get(message.role)
+        if role is None:
+            raise DecodeError(f"unknown role {message.role!r}", path=f"$.messages[{index}].role")
+        # Whether such a message came beside or among the others must be stored.
+        if role is _SYSTEM and self.is_leading:
+            self.add(to_builtins(message), f"$.messages[{index}]")
+            return
+        self.add_common(role, message.content)
 
     def add_common(self, role: Role, content: str | Sequence[Part]) -> None:
         """Add one wire message as one or several canonical messages."""
@@ -249,6 +254,64 @@ def _is_exact(part: Part) -> bool:
             return False
         return isinstance(part.content, str) or all(_is_exact(inner) for inner in part.content)
     return True
+
+
+# Steps: those of requests that are common as a whole, and those of all others
+
+_System = str | list[TextPart | ThinkingPart]
+_read_message = msgspec.json.Decoder(_WireMessage).decode
+
+
+class _StepDraft(request.AnthropicRequestDraft):
+    is_unusual: bool = False
+    """Whether one of the messages is not common."""
+
+
+def _begin_common(draft: _FastRequestDraft, wire: Wire) -> None:
+    if not wire.keys() <= _KEYS:
+        raise ValueError("unusual keys")
+    if "system" in wire:
+        draft.add_common(_SYSTEM, msgspec.convert(wire.pop("system"), _System))
+
+
+def _add_common(draft: _FastRequestDraft, data: bytes, index: int) -> None:
+    draft.add_message(_read_message(data), index)
+
+
+def _add_any(draft: _StepDraft, data: bytes, index: int) -> None:
+    if not draft.is_unusual:
+        try:
+            _read_message(data)
+        except (ValueError, RecursionError):
+            draft.is_unusual = True
+    path = f"$.messages[{index}]"
+    draft.add(object_at(read_value(data), path), path)
+
+
+def _is_unusual(draft: _StepDraft) -> bool:
+    return draft.is_unusual
+
+
+_KEYS = frozenset(_Body.__struct_fields__)
+FAST_STEPS = RequestSteps(
+    key="messages",
+    response_mark=b'"assistant"',
+    draft=_FastRequestDraft,
+    begin=_begin_common,
+    add=_add_common,
+    end=request.end_request,
+)
+"""The steps of a request of common blocks."""
+STEPS = RequestSteps(
+    key="messages",
+    response_mark=b'"assistant"',
+    draft=_StepDraft,
+    begin=request.begin_request,
+    add=_add_any,
+    end=request.end_request,
+    fits=_is_unusual,
+)
+"""The steps of a request with a message that is not common: then none is decoded as such."""
 
 
 # History

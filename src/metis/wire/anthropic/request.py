@@ -13,6 +13,7 @@ from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.message import Role
 from metis.canonical.metadata import MessageMetadata
+from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import raw_constructor
 from metis.wire.anthropic.blocks import (
     PROTOCOL,
@@ -24,7 +25,7 @@ from metis.wire.anthropic.blocks import (
     with_id,
 )
 from metis.wire.anthropic.options import decode_options, decode_tools
-from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.json_access import Wire, list_at, object_at, read_object, unknown_role
 from metis.wire.original_form import provider_raw_of
 from metis.wire.request import RequestDraft
@@ -39,14 +40,24 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     """Decode a request body of any form."""
     wire = read_object(body, "request")
     draft = AnthropicRequestDraft(context)
-    if wire.get("system") is not None:
-        draft.add({"role": "system", "content": wire.pop("system")}, "$.system")
+    begin_request(draft, wire)
     if "messages" not in wire:
         raise DecodeError("a request has a list of messages", path="$.messages")
     for index, message in enumerate(list_at(wire.pop("messages"), "$.messages")):
         path = f"$.messages[{index}]"
         draft.add(object_at(message, path), path)
-    return CanonicalRequest(draft.messages(), decode_tools(wire.get("tools")), decode_options(wire))
+    return CanonicalRequest(draft.messages(), *end_request(wire, context))
+
+
+def begin_request(draft: "AnthropicRequestDraft", wire: Wire) -> None:
+    """Add the system prompt, which stands beside the messages."""
+    if wire.get("system") is not None:
+        draft.add({"role": "system", "content": wire.pop("system")}, "$.system")
+
+
+def end_request(wire: Wire, _: RequestContext) -> tuple[tuple[ToolDefinition, ...], AdapterOptions]:
+    """Decode what is no message."""
+    return decode_tools(wire.get("tools")), decode_options(wire)
 
 
 class AnthropicRequestDraft(RequestDraft):
@@ -55,6 +66,9 @@ class AnthropicRequestDraft(RequestDraft):
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context, PROTOCOL)
         self._ids = CallIds(context.call_scope)
+
+    def _detach(self) -> None:
+        self._ids = self._ids.copy()
 
     @property
     def is_leading(self) -> bool:

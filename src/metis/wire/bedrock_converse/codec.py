@@ -10,7 +10,7 @@ from metis.wire.bedrock_converse.options import (
     server_tools,
     unmapped_tool_paths,
 )
-from metis.wire.bedrock_converse.request import decode_request
+from metis.wire.bedrock_converse.request import STEPS, decode_request
 from metis.wire.bedrock_converse.response import (
     OVERFLOW,
     decode_error,
@@ -24,6 +24,7 @@ from metis.wire.codec import Codec
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
+    request_steps=(STEPS,),
     history=FastConverseHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,

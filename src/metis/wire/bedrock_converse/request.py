@@ -16,6 +16,7 @@ from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.message import Role
 from metis.canonical.metadata import CacheHint, MessageMetadata
+from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import raw_constructor
 from metis.wire.bedrock_converse.blocks import (
     PROTOCOL,
@@ -29,16 +30,17 @@ from metis.wire.bedrock_converse.blocks import (
     plain_result_text,
 )
 from metis.wire.bedrock_converse.options import decode_options, decode_tools
-from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.json_access import (
     Wire,
     list_at,
     maybe_object,
     object_at,
     read_object,
+    read_value,
     unknown_role,
 )
-from metis.wire.request import RequestDraft
+from metis.wire.request import RequestDraft, RequestSteps
 from metis.wire.tool_ids import CallIds
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
@@ -55,16 +57,32 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     wire = read_object(body, "request")
     draft = _RequestDraft(context)
     try:
-        if wire.get("system"):
-            draft.add_blocks(_SYSTEM, list_at(wire.pop("system"), "$.system"), {})
+        _begin(draft, wire)
         if "messages" not in wire:
             raise DecodeError("a request has a list of messages", path="$.messages")
         for index, message in enumerate(list_at(wire.pop("messages"), "$.messages")):
-            draft.add(object_at(message, f"$.messages[{index}]"), f"$.messages[{index}]")
-        tools, options = decode_tools(wire), decode_options(wire, context.model)
+            _add(draft, message, index)
+        tools, options = _end(wire, context)
     except RecursionError:
         raise DecodeError("nested too deeply") from None
     return CanonicalRequest(draft.messages(), tools, options)
+
+
+def _begin(draft: "_RequestDraft", wire: Wire) -> None:
+    if wire.get("system"):
+        draft.add_blocks(_SYSTEM, list_at(wire.pop("system"), "$.system"), {})
+
+
+def _add(draft: "_RequestDraft", message: Any, index: int) -> None:
+    draft.add(object_at(message, f"$.messages[{index}]"), f"$.messages[{index}]")
+
+
+def _add_json(draft: "_RequestDraft", data: bytes, index: int) -> None:
+    _add(draft, read_value(data), index)
+
+
+def _end(wire: Wire, context: RequestContext) -> tuple[tuple[ToolDefinition, ...], AdapterOptions]:
+    return decode_tools(wire), decode_options(wire, context.model)
 
 
 class _RequestDraft(RequestDraft):
@@ -72,6 +90,9 @@ class _RequestDraft(RequestDraft):
         super().__init__(context, PROTOCOL)
         self._ids = CallIds(context.call_scope)
         self._last_role: Role | None = None
+
+    def _detach(self) -> None:
+        self._ids = self._ids.copy()
 
     def add(self, wire: Wire, path: str) -> None:
         """Add one wire message as one or several canonical messages."""
@@ -204,3 +225,14 @@ def _groups(parts: list[Any]) -> Iterator[tuple[bool, list[Any]]]:
             group.append(part)
     if group:
         yield has_result, group
+
+
+STEPS = RequestSteps(
+    key="messages",
+    response_mark=b'"assistant"',
+    draft=_RequestDraft,
+    begin=_begin,
+    add=_add_json,
+    end=_end,
+)
+"""The steps of `decode_request`."""

@@ -17,6 +17,7 @@ from metis.wire.gemini.options import (
     server_tools,
     unmapped_tool_paths,
 )
+from metis.wire.gemini.request import STEPS
 from metis.wire.gemini.response import (
     OVERFLOW,
     decode_error,
@@ -29,6 +30,7 @@ from metis.wire.gemini.stream_encoder import GeminiStreamEncoder
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
+    request_steps=(STEPS,),
     history=FastGeminiHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,

@@ -17,6 +17,7 @@ from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.message import Role
 from metis.canonical.metadata import MessageMetadata
+from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import raw_constructor
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.gemini.key_names import PROTOCOL, field, present_key
@@ -28,9 +29,9 @@ from metis.wire.gemini.parts import (
     is_result,
     original_form_of_parts,
 )
-from metis.wire.json_access import Wire, list_at, maybe_object, object_at, read_object
+from metis.wire.json_access import Wire, list_at, maybe_object, object_at, read_object, read_value
 from metis.wire.original_form import provider_raw_of
-from metis.wire.request import RequestDraft
+from metis.wire.request import RequestDraft, RequestSteps
 from metis.wire.tool_ids import WaitingCall, WaitingCalls, canonical_tool_id
 
 _CONTENT_KEYS = frozenset({"role", "parts"})
@@ -80,6 +81,15 @@ class CallPairing:
         """The names of the tools, by our ids of the calls."""
         self.wire_ids: dict[str, str] = {}
         """The provider's ids of all calls and results so far, by ours."""
+
+    def copy(self) -> "CallPairing":
+        """Return a pairing that goes on from here."""
+        other = CallPairing(self._scope)
+        other._waiting, other._counts = self._waiting.copy(), self._counts.copy()
+        other._new_wire_ids = self._new_wire_ids.copy()
+        other._in_model_content = self._in_model_content
+        other.tool_names, other.wire_ids = self.tool_names.copy(), self.wire_ids.copy()
+        return other
 
     def begin_model_content(self) -> None:
         """Begin a content of the model: later results belong to no earlier content."""
@@ -131,9 +141,7 @@ def decode_request(
     draft = draft or GeminiRequestDraft(context)
     try:
         wire = read_object(body, "request")
-        key = present_key(wire, "systemInstruction")
-        if wire.get(key) is not None:
-            draft.add_system(wire.pop(key), key)
+        _begin(draft, wire)
         contents = wire.pop("contents", None)
         if contents is None:
             raise DecodeError("a request has a list of contents", path="$.contents")
@@ -141,10 +149,27 @@ def decode_request(
             draft.add(contents, "$.contents", {"single": True})
         else:
             draft.add_all(list_at(contents, "$.contents"))
-        tools = decode_tools(field(wire, "tools"))
-        return CanonicalRequest(draft.messages(), tools, _decode_options(wire, context))
+        return CanonicalRequest(draft.messages(), *_end(wire, context))
     except RecursionError:
         raise DecodeError("nested too deeply") from None
+
+
+def _begin(draft: "GeminiRequestDraft", wire: Wire) -> None:
+    key = present_key(wire, "systemInstruction")
+    if wire.get(key) is not None:
+        draft.add_system(wire.pop(key), key)
+
+
+def _add(draft: "GeminiRequestDraft", content: Any, index: int) -> None:
+    draft.add(content, f"$.contents[{index}]")
+
+
+def _add_json(draft: "GeminiRequestDraft", data: bytes, index: int) -> None:
+    _add(draft, read_value(data), index)
+
+
+def _end(wire: Wire, context: RequestContext) -> tuple[tuple[ToolDefinition, ...], AdapterOptions]:
+    return decode_tools(field(wire, "tools")), _decode_options(wire, context)
 
 
 def _decode_options(wire: Wire, context: RequestContext) -> AdapterOptions:
@@ -160,9 +185,15 @@ class GeminiRequestDraft(RequestDraft):
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context, PROTOCOL)
-        self._pairing = CallPairing(context.call_scope)
-        self._user_parts = PartDecoder(self._origin, self._pairing, is_model=False)
-        self._model_parts = PartDecoder(self._origin, self._pairing, is_model=True)
+        self._pair_with(CallPairing(context.call_scope))
+
+    def _pair_with(self, pairing: CallPairing) -> None:
+        self._pairing = pairing
+        self._user_parts = PartDecoder(self._origin, pairing, is_model=False)
+        self._model_parts = PartDecoder(self._origin, pairing, is_model=True)
+
+    def _detach(self) -> None:
+        self._pair_with(self._pairing.copy())
 
     def add_system(self, wire: Any, key: str) -> None:
         """Add the system instruction, which is a content or, from some clients, a string."""
@@ -290,3 +321,14 @@ def _groups(parts: list[Any]) -> Iterable[tuple[Role, list[Any]]]:
             group.append(part)
     if group:
         yield Role.USER, group
+
+
+STEPS = RequestSteps(
+    key="contents",
+    response_mark=b'"model"',
+    draft=GeminiRequestDraft,
+    begin=_begin,
+    add=_add_json,
+    end=_end,
+)
+"""The steps of `decode_request`."""

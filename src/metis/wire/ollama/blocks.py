@@ -127,6 +127,13 @@ class PendingCalls:
         self._pending = WaitingCalls()
         self._last_by_key: dict[str, str] = {}
 
+    def copy(self) -> "PendingCalls":
+        """Return calls that go on from here."""
+        other = PendingCalls(self._scope)
+        other._counts, other._last_by_key = self._counts.copy(), self._last_by_key.copy()
+        other._pending = self._pending.copy()
+        return other
+
     def of_call(self, wire_id: str, name: str) -> str:
         """Return our id of the next call."""
         key = wire_id or f"\0{name}"

@@ -5,7 +5,7 @@ from metis.wire.ollama.blocks import PROTOCOL
 from metis.wire.ollama.fast import FastOllamaHistoryEncoder, FastOllamaStreamDecoder
 from metis.wire.ollama.history import route
 from metis.wire.ollama.options import OUTPUT_FORMAT, REASONING, SHARED_KEYS
-from metis.wire.ollama.request import decode_request, unmapped_keys
+from metis.wire.ollama.request import STEPS, decode_request, unmapped_keys
 from metis.wire.ollama.response import (
     OVERFLOW,
     decode_error,
@@ -18,6 +18,7 @@ from metis.wire.ollama.stream_encoder import OllamaStreamEncoder
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
+    request_steps=(STEPS,),
     history=FastOllamaHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,

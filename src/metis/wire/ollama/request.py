@@ -22,8 +22,9 @@ from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
+from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import raw_constructor
-from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.function_tools import decode_functions
 from metis.wire.json_access import (
     Wire,
@@ -49,7 +50,7 @@ from metis.wire.ollama.blocks import (
 )
 from metis.wire.ollama.options import decode_options
 from metis.wire.original_form import is_meaningful, original_form_of, provider_raw_of
-from metis.wire.request import RequestDraft
+from metis.wire.request import RequestDraft, RequestSteps
 
 _ROLES = {
     "system": Role.SYSTEM,
@@ -82,6 +83,7 @@ class _ChatRequest(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
     shift: Any = UNSET
 
 
+_read_message = msgspec.json.Decoder(ChatMessage).decode
 _read_chat = msgspec.json.Decoder(_ChatRequest).decode
 _OPTION_KEYS = tuple(name for name in _ChatRequest.__struct_fields__ if name != "messages")
 
@@ -151,6 +153,9 @@ class _HistoryDecoder(RequestDraft):
         super().__init__(context, PROTOCOL)
         self._calls = PendingCalls(context.call_scope)
         self._last_role: Role | None = None
+
+    def _detach(self) -> None:
+        self._calls = self._calls.copy()
 
     def add(self, wire: Any, index: int) -> None:
         """Decode one wire message, as a Struct or as JSON."""
@@ -255,6 +260,32 @@ class _HistoryDecoder(RequestDraft):
             return content or (TextBlock(""),), {}
         name = maybe_text(wire.get("tool_name")) or maybe_text(wire.get("name")) or ""
         return self._decode_result(maybe_text(wire.get("tool_call_id")) or "", name, content)
+
+
+def _begin(_draft: _HistoryDecoder, _wire: Wire) -> None:
+    """Do nothing: the messages are all that a history has."""
+
+
+def _add(draft: _HistoryDecoder, data: bytes, index: int) -> None:
+    draft.add(_read_message(data), index)
+
+
+def _end(wire: Wire, _: RequestContext) -> tuple[tuple[ToolDefinition, ...], AdapterOptions]:
+    # A request with other keys is decoded as JSON, and so are then all of its messages.
+    if not wire.keys() <= set(_OPTION_KEYS):
+        raise DecodeError("a request with unusual keys")
+    return decode_functions(wire.get("tools")), decode_options(wire)
+
+
+STEPS = RequestSteps(
+    key="messages",
+    response_mark=b'"assistant"',
+    draft=_HistoryDecoder,
+    begin=_begin,
+    add=_add,
+    end=_end,
+)
+"""The steps of `decode_request`."""
 
 
 def decode_any_assistant(wire: Wire, calls: PendingCalls, issuer: str, path: str) -> Content:

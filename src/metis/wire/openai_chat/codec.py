@@ -15,7 +15,7 @@ from metis.wire.openai_chat.options import (
     SHARED_KEYS,
     declared_tools,
 )
-from metis.wire.openai_chat.request import unmapped_keys
+from metis.wire.openai_chat.request import STEPS, unmapped_keys
 from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_chat.stream_encoder import ChatStreamEncoder
 from metis.wire.openai_errors import OVERFLOW, decode_error, encode_error
@@ -23,6 +23,7 @@ from metis.wire.openai_errors import OVERFLOW, decode_error, encode_error
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
+    request_steps=(STEPS,),
     history=FastChatHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,

@@ -17,7 +17,14 @@ from metis.canonical.value import raw_constructor
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.function_tools import decode_functions, with_error_prefix
 from metis.wire.history import HistoryEncoder
-from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text, read_object
+from metis.wire.json_access import (
+    Wire,
+    maybe_list,
+    maybe_object,
+    maybe_text,
+    read_object,
+    read_value,
+)
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.blocks import (
     PROTOCOL,
@@ -40,7 +47,7 @@ from metis.wire.original_form import (
     provider_raw_of,
     unmapped_paths,
 )
-from metis.wire.request import RequestDraft
+from metis.wire.request import RequestDraft, RequestSteps
 from metis.wire.tool_ids import CallIds, derived_id
 
 WIRE_ID_PREFIX = "call_"
@@ -71,12 +78,41 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     messages = wire.pop("messages", None)
     if not isinstance(messages, list):
         raise DecodeError("a request has a list of messages", path="$.messages")
-    decoder = _HistoryDecoder(context, PROTOCOL)
+    decoder = _new_draft(context)
     for index, message in enumerate(maybe_list(messages)):
-        decoder.add(maybe_object(message), f"$.messages[{index}]")
-    return CanonicalRequest(
-        decoder.messages(), decode_functions(wire.get("tools")), decode_options(wire)
-    )
+        _add(decoder, message, index)
+    return CanonicalRequest(decoder.messages(), *_end(wire, context))
+
+
+def _new_draft(context: RequestContext) -> "_HistoryDecoder":
+    return _HistoryDecoder(context, PROTOCOL)
+
+
+def _begin(_draft: "_HistoryDecoder", _wire: Wire) -> None:
+    """Do nothing: the messages are all that a history has."""
+
+
+def _add(draft: "_HistoryDecoder", message: Any, index: int) -> None:
+    draft.add(maybe_object(message), f"$.messages[{index}]")
+
+
+def _add_json(draft: "_HistoryDecoder", data: bytes, index: int) -> None:
+    _add(draft, read_value(data), index)
+
+
+def _end(wire: Wire, _: RequestContext) -> tuple[tuple[ToolDefinition, ...], AdapterOptions]:
+    return decode_functions(wire.get("tools")), decode_options(wire)
+
+
+STEPS = RequestSteps(
+    key="messages",
+    response_mark=b'"assistant"',
+    draft=_new_draft,
+    begin=_begin,
+    add=_add_json,
+    end=_end,
+)
+"""The steps of `decode_request`."""
 
 
 class _HistoryDecoder(RequestDraft):
@@ -85,6 +121,9 @@ class _HistoryDecoder(RequestDraft):
     def __init__(self, context: RequestContext, protocol: str) -> None:
         super().__init__(context, protocol)
         self._ids = CallIds(context.call_scope)
+
+    def _detach(self) -> None:
+        self._ids = self._ids.copy()
 
     def add(self, wire: Wire, path: str) -> None:
         """Decode one wire message."""

@@ -17,12 +17,14 @@ from metis.wire.openai_responses.options import (
     declared_tools,
     fit_target,
 )
+from metis.wire.openai_responses.request import STEPS
 from metis.wire.openai_responses.response import decode_response, encode_response
 from metis.wire.openai_responses.stream_encoder import ResponsesStreamEncoder
 
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
+    request_steps=(STEPS,),
     history=FastResponsesHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,

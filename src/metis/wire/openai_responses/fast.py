@@ -53,7 +53,7 @@ class FastInputDecoder(InputDecoder):
         """Decode items, in order."""
         for index, wire in enumerate(cast("Sequence[Wire]", items)):
             if type(wire) is not dict:
-                self._add_item(wire, index)
+                self.add_item(wire, index)
                 continue
             kind, size = wire.get("type"), len(wire)
             if size == _MESSAGE_KEY_COUNT and type(text := wire.get("content")) is str:
@@ -72,7 +72,7 @@ class FastInputDecoder(InputDecoder):
                 (kind == FUNCTION_OUTPUT and self._add_string_output(wire, size))
                 or (kind == "message" and self._add_typed_text(wire, size))
             ):
-                self._add_item(wire, index)
+                self.add_item(wire, index)
 
     def _add_typed_text(self, wire: Wire, size: int) -> bool:
         text = wire.get("content")

@@ -16,7 +16,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import raw_constructor
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.history import EncodedMessages, HistoryEncoder
-from metis.wire.json_access import Wire, maybe_list, maybe_text, object_at, read_object
+from metis.wire.json_access import Wire, maybe_list, maybe_text, object_at, read_object, read_value
 from metis.wire.openai_responses.blocks import (
     PROTOCOL,
     OriginalForm,
@@ -35,7 +35,7 @@ from metis.wire.openai_responses.tool_calls import (
     decode_tool_output,
 )
 from metis.wire.original_form import EMPTY, original_form_of
-from metis.wire.request import RequestDraft
+from metis.wire.request import RequestDraft, RequestSteps
 from metis.wire.tool_ids import CallIds
 
 _INPUT_ROLES: Mapping[str, Role] = {
@@ -62,10 +62,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
 def decode_with(decoder: "InputDecoder", body: bytes) -> CanonicalRequest:
     """Decode a request body with a decoder for its input."""
     options = read_object(body, "request")
-    instructions = options.get("instructions")
-    if isinstance(instructions, str):
-        del options["instructions"]
-        decoder.add_text(Role.SYSTEM, instructions, {"instructions": True})
+    _begin(decoder, options)
     value = options.get("input")
     if isinstance(value, str):
         decoder.add_text(Role.USER, value, {"bare": True})
@@ -76,9 +73,27 @@ def decode_with(decoder: "InputDecoder", body: bytes) -> CanonicalRequest:
     # An empty list or null stays an option, so that it is written back as it was.
     if value or isinstance(value, str):
         del options["input"]
-    return CanonicalRequest(
-        decoder.messages(), decode_tools(options.get("tools")), decode_options(options)
-    )
+    tools = decode_tools(options.get("tools"))
+    return CanonicalRequest(decoder.messages(), tools, decode_options(options))
+
+
+def _begin(decoder: "InputDecoder", options: Wire) -> None:
+    instructions = options.get("instructions")
+    if isinstance(instructions, str):
+        del options["instructions"]
+        decoder.add_text(Role.SYSTEM, instructions, {"instructions": True})
+
+
+def _add(decoder: "InputDecoder", item: Any, index: int) -> None:
+    decoder.add_item(item, index)
+
+
+def _add_json(decoder: "InputDecoder", data: bytes, index: int) -> None:
+    _add(decoder, read_value(data), index)
+
+
+def _end(options: Wire, _: RequestContext) -> tuple[tuple[ToolDefinition, ...], AdapterOptions]:
+    return decode_tools(options.get("tools")), decode_options(options)
 
 
 class InputDecoder(RequestDraft):
@@ -92,6 +107,13 @@ class InputDecoder(RequestDraft):
             origin=self._origin, provider_raw={PROTOCOL: STRING_RUN}
         )
 
+    def paused(self) -> Self | None:
+        """Return a draft that goes on after these items; None within a run of the model."""
+        return super().paused() if self._run is None else None
+
+    def _detach(self) -> None:
+        self._ids = self._ids.copy()
+
     def messages(self) -> tuple[Message, ...]:
         """Return all messages that were decoded."""
         self._close_run()
@@ -104,9 +126,9 @@ class InputDecoder(RequestDraft):
     def add_items(self, items: Sequence[Any]) -> None:
         """Decode items, in order."""
         for index, wire in enumerate(items):
-            self._add_item(wire, index)
+            self.add_item(wire, index)
 
-    def _add_item(self, item: Any, index: int) -> None:
+    def add_item(self, item: Any, index: int) -> None:
         """Decode an item of any type."""
         wire = object_at(item, f"$.input[{index}]")
         kind, role = maybe_text(wire.get("type")), maybe_text(wire.get("role"))
@@ -326,3 +348,14 @@ def _encode_input_message(message: Message, form: Mapping[str, Any]) -> Any:
     else:
         wire["content"] = encode_parts(content, form.get("blocks") or EMPTY)
     return wire
+
+
+STEPS = RequestSteps(
+    key="input",
+    response_mark=b'"type"',
+    draft=InputDecoder,
+    begin=_begin,
+    add=_add_json,
+    end=_end,
+)
+"""The steps of `decode_request`."""

@@ -1,0 +1,357 @@
+"""A reader gives what plain reading gives, for every request and every turn before it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from corpus import body_of, needs_corpus
+from corpus import requests as recorded_requests
+from exchange import handwritten
+from metis import adapters
+from metis.adapters import Adapter, CanonicalRequest, RequestContext
+from metis.adapters import request_reader as module
+from metis.adapters.codecs import PROTOCOLS
+from metis.adapters.request_reader import RequestReader
+from metis.canonical import encode
+from metis.canonical.errors import MetisError
+from metis.verify.recordings import adapter_for
+from metis.wire.request import RequestSteps
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CONTEXT = RequestContext(session_id="sess_reader", model="m", created_at=NOW)
+ADAPTERS = {name: adapter_for(name) or "" for name in PROTOCOLS}
+CORPUS_NAMES = {"anthropic": "anthropic_messages"}
+LISTS = ("messages", "contents", "input")
+
+
+def facts(request: CanonicalRequest) -> tuple[Any, ...]:
+    """Everything that a request says, but for the ids and times of its messages."""
+    messages = [encode(replace(m, id="m", created_at=NOW)) for m in request.messages]
+    return messages, request.tools, request.options
+
+
+def plain(adapter: Adapter, body: bytes) -> tuple[Any, ...] | str:
+    try:
+        return facts(adapter.from_wire_request(body, CONTEXT))
+    except MetisError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def read(reader: RequestReader, adapter: Adapter, body: bytes, tenant: str = "t") -> Any:
+    try:
+        return facts(reader.read(adapter, tenant, body, CONTEXT))
+    except MetisError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def turns(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The requests of a conversation up to this one."""
+    key = next((key for key in LISTS if isinstance(body.get(key), list)), None)
+    if key is None:
+        yield dict(body)
+        return
+    for count in range(1, len(body[key]) + 1):
+        yield {**body, key: body[key][:count]}
+
+
+def check_turns(adapter: Adapter, body: Mapping[str, Any]) -> None:
+    reader = RequestReader()
+    for turn in turns(body):
+        data = body_of(turn)
+        assert read(reader, adapter, data) == plain(adapter, data)
+        assert read(reader, adapter, data) == plain(adapter, data)
+
+
+@pytest.mark.parametrize("protocol", ADAPTERS)
+def test_every_turn_of_every_written_request_is_read_as_ever(protocol: str) -> None:
+    adapter = adapters.get(ADAPTERS[protocol])
+    for exchange in handwritten(protocol).values():
+        if isinstance(exchange.request, dict):
+            check_turns(adapter, exchange.request)
+
+
+@needs_corpus
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ADAPTERS)
+def test_every_turn_of_every_recorded_request_is_read_as_ever(protocol: str) -> None:
+    adapter = adapters.get(ADAPTERS[protocol])
+    for body in recorded_bodies(protocol):
+        check_turns(adapter, body)
+
+
+@needs_corpus
+@pytest.mark.parametrize("protocol", ADAPTERS)
+def test_the_longest_recorded_requests_are_read_as_ever(protocol: str) -> None:
+    adapter = adapters.get(ADAPTERS[protocol])
+    bodies = sorted(recorded_bodies(protocol), key=lambda body: len(body_of(body)))
+    for body in bodies[-3:]:
+        check_turns(adapter, body)
+
+
+def recorded_bodies(protocol: str) -> Iterator[dict[str, Any]]:
+    for _, body in recorded_requests(CORPUS_NAMES.get(protocol, protocol)):
+        if isinstance(body, dict):
+            yield cast("dict[str, Any]", body)
+
+
+# Conversations of every protocol, with the same tool called several times
+
+TURNS = 6
+
+
+def conversation(protocol: str) -> dict[str, Any]:
+    """A request with many turns, whose calls have ids that come again, or none."""
+    items: list[Any] = []
+    for number in range(TURNS):
+        items += getattr(Wire, protocol)(number)
+    match protocol:
+        case "gemini":
+            return {"systemInstruction": {"parts": [{"text": "Help."}]}, "contents": items}
+        case "openai_responses":
+            return {"model": "m", "instructions": "Help.", "input": items, "tools": []}
+        case "bedrock_converse":
+            return {"system": [{"text": "Help."}], "messages": items}
+        case "anthropic":
+            return {"model": "m", "max_tokens": 9, "messages": items, "system": "Help."}
+        case _:
+            return {"model": "m", "messages": [{"role": "system", "content": "Help."}, *items]}
+
+
+class Wire:
+    """One turn of each protocol."""
+
+    @staticmethod
+    def anthropic(n: int) -> list[Any]:
+        use = {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {"n": n}}
+        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": f"{n}"}
+        return [
+            {"role": "user", "content": f"turn {n}"},
+            {"role": "assistant", "content": [{"type": "text", "text": "look"}, use]},
+            {"role": "user", "content": [result, {"type": "text", "text": "and"}]},
+            {"role": "assistant", "content": "done"},
+        ]
+
+    @staticmethod
+    def openai_chat(n: int) -> list[Any]:
+        call = {"name": "ls", "arguments": json.dumps({"n": n})}
+        return [
+            {"role": "user", "content": f"turn {n}"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": f"{n}"},
+            {"role": "assistant", "content": "done"},
+        ]
+
+    @staticmethod
+    def openai_responses(n: int) -> list[Any]:
+        return [
+            {"role": "user", "content": f"turn {n}"},
+            {"type": "reasoning", "id": f"rs_{n}", "summary": [], "encrypted_content": "x"},
+            {"type": "function_call", "call_id": "call_1", "name": "ls", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "call_1", "output": f"{n}"},
+            {"role": "assistant", "content": "done"},
+        ]
+
+    @staticmethod
+    def gemini(n: int) -> list[Any]:
+        return [
+            {"role": "user", "parts": [{"text": f"turn {n}"}]},
+            {"role": "model", "parts": [{"functionCall": {"name": "ls", "args": {"n": n}}}]},
+            {
+                "role": "user",
+                "parts": [{"functionResponse": {"name": "ls", "response": {"result": n}}}],
+            },
+            {"role": "model", "parts": [{"text": "done"}]},
+        ]
+
+    @staticmethod
+    def ollama(n: int) -> list[Any]:
+        call = {"function": {"name": "ls", "arguments": {"n": n}}}
+        return [
+            {"role": "user", "content": f"turn {n}"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_name": "ls", "content": f"{n}"},
+            {"role": "assistant", "content": "done"},
+        ]
+
+    @staticmethod
+    def bedrock_converse(n: int) -> list[Any]:
+        result = {"toolUseId": "t1", "content": [{"text": f"{n}"}]}
+        return [
+            {"role": "user", "content": [{"text": f"turn {n}"}]},
+            {
+                "role": "assistant",
+                "content": [{"toolUse": {"toolUseId": "t1", "name": "ls", "input": {"n": n}}}],
+            },
+            {"role": "user", "content": [{"toolResult": result}]},
+            {"role": "assistant", "content": [{"text": "done"}]},
+        ]
+
+
+def list_key(body: Mapping[str, Any]) -> str:
+    return next(key for key in LISTS if key in body)
+
+
+def count_added(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the wire messages that are decoded from here on."""
+    added: list[int] = []
+
+    class Counting(dict[str, Any]):
+        def __getitem__(self, protocol: str) -> Any:
+            codec = CODECS[protocol]
+
+            def counted(steps: RequestSteps) -> RequestSteps:
+                def add(draft: Any, data: bytes, index: int) -> None:
+                    added.append(index)
+                    steps.add(draft, data, index)
+
+                return replace(steps, add=add)
+
+            return replace(codec, request_steps=tuple(map(counted, codec.request_steps)))
+
+    CODECS = module.CODECS  # noqa: N806 - the name in the module
+    monkeypatch.setattr(module, "CODECS", Counting())
+    return added
+
+
+@pytest.mark.parametrize("protocol", ADAPTERS)
+def test_a_turn_later_only_its_new_messages_are_decoded(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = adapters.get(ADAPTERS[protocol])
+    body = conversation(protocol)
+    key = list_key(body)
+    reader = RequestReader()
+    # Up to a result, so that a response and a prompt are new.
+    count = len(body[key]) - 2
+    added = count_added(monkeypatch)
+    before = reader.read(adapter, "t", body_of({**body, key: body[key][:count]}), CONTEXT)
+    added.clear()
+    after = reader.read(adapter, "t", body_of(body), CONTEXT)
+    assert len(added) <= 5
+    assert min(added) >= count - 3
+    shared = sum(a is b for a, b in zip(before.messages, after.messages, strict=False))
+    assert shared >= len(before.messages) - 3
+    # The same bytes are not decoded at all.
+    added.clear()
+    assert reader.read(adapter, "t", body_of(body), CONTEXT) is after
+    assert added == []
+
+
+@pytest.mark.parametrize("protocol", ADAPTERS)
+def test_no_tenant_gets_the_messages_of_another(protocol: str) -> None:
+    adapter = adapters.get(ADAPTERS[protocol])
+    data = body_of(conversation(protocol))
+    reader = RequestReader()
+    one = reader.read(adapter, "one", data, CONTEXT)
+    two = reader.read(adapter, "two", data, CONTEXT)
+    assert not {id(message) for message in one.messages} & {id(m) for m in two.messages}
+
+
+def variants(body: Mapping[str, Any]) -> Iterator[bytes]:
+    """The same conversation in other bytes, and others that begin alike."""
+    key = list_key(body)
+    items: Sequence[Any] = body[key]
+    yield body_of(body)
+    yield json.dumps(body, indent=2).encode()
+    yield json.dumps(body, separators=(",", ":")).encode()
+    yield body_of({key: items, **body})
+    yield body_of({**{k: v for k, v in body.items() if k != key}, key: items})
+    yield body_of({**body, key: items[:-3]})
+    yield body_of({**body, key: [*items[:-1], items[0]]})
+    yield body_of({**body, key: [*items[:4], *items[5:]]})
+    yield body_of({**body, "temperature": 0.5})
+    yield body_of({**body, key: []})
+    for name in ("system", "systemInstruction", "instructions"):
+        if name in body:
+            yield body_of({**body, name: None})
+            other = json.loads(json.dumps(body[name]).replace("Help.", "Do not."))
+            yield body_of({**body, name: other})
+    text = body_of(body)
+    # A second list under the same key: the last one is that of the request.
+    second = b', "%s": %s}' % (key.encode(), json.dumps(items[:2]).encode())
+    yield text[:-1] + second
+    yield text[:-1] + second.replace(key[:1].encode(), b"\\u%04x" % ord(key[0]), 1)
+    yield b"{" + second[2:-1] + b", " + text[1:]
+    # Keys twice within a message, and in the last one.
+    yield text.replace(b'{"role":', b'{"role": "nobody", "role":', 1)
+    at = text.rindex(b'{"role":')
+    yield text[:at] + text[at:].replace(b'{"role":', b'{"role": "nobody", "role":', 1)
+    # Broken, and cut off.
+    yield text[:-1]
+    yield text[: len(text) // 2]
+    yield text.replace(b"done", b"do\xffne")
+    yield text + b"]"
+    # The list once more as the value of another key.
+    yield b'{"metadata": {"x": %s}, ' % json.dumps(items).encode() + text[1:]
+
+
+@pytest.mark.parametrize("protocol", ADAPTERS)
+def test_other_bytes_are_read_as_ever_in_whatever_order_they_come(protocol: str) -> None:
+    adapter = adapters.get(ADAPTERS[protocol])
+    body = conversation(protocol)
+    bodies = list(variants(body))
+    expected = [plain(adapter, data) for data in bodies]
+    for order in (range(len(bodies)), range(len(bodies) - 1, -1, -1)):
+        reader = RequestReader()
+        read(reader, adapter, bodies[0])
+        for number in order:
+            assert read(reader, adapter, bodies[number]) == expected[number], bodies[number][:200]
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("protocol", ADAPTERS)
+def test_changed_bytes_are_read_as_ever(protocol: str, data: st.DataObject) -> None:
+    adapter = adapters.get(ADAPTERS[protocol])
+    text = body_of(conversation(protocol))
+    reader = RequestReader()
+    read(reader, adapter, text)
+    for _ in range(3):
+        at = data.draw(st.integers(0, len(text) - 1))
+        piece = data.draw(st.sampled_from([b"", b" ", b'"', b",", b"}", b"]", b"0", b"\\u0061"]))
+        width = data.draw(st.integers(0, 3))
+        text = text[:at] + piece + text[at + width :]
+        assert read(reader, adapter, text) == plain(adapter, text)
+
+
+def test_the_memory_is_bounded_and_what_is_dropped_is_read_again() -> None:
+    adapter = adapters.get("anthropic")
+    reader = RequestReader(max_bytes=100_000)
+    bodies: list[bytes] = []
+    for number in range(40):
+        body = conversation("anthropic")
+        body["messages"][0] = {"role": "user", "content": f"{number} " * 200}
+        bodies.append(body_of(body))
+    for data in bodies:
+        assert read(reader, adapter, data) == plain(adapter, data)
+        assert reader.size_bytes <= 100_000
+    for data in bodies:
+        assert read(reader, adapter, data) == plain(adapter, data)
+
+
+@pytest.mark.parametrize("protocol", ADAPTERS)
+def test_a_long_conversation_needs_no_more_work_per_turn(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = adapters.get(ADAPTERS[protocol])
+    body = conversation(protocol)
+    key = list_key(body)
+    turn = body[key][-5:] if protocol == "openai_responses" else body[key][-4:]
+    reader = RequestReader()
+    added = count_added(monkeypatch)
+    read(reader, adapter, body_of(body))
+    for _ in range(60):
+        body = {**body, key: [*body[key], *turn]}
+        added.clear()
+        reader.read(adapter, "t", body_of(body), CONTEXT)
+        assert len(added) <= len(turn) + 4
+    assert read(reader, adapter, body_of(body)) == plain(adapter, body_of(body))
