@@ -101,7 +101,7 @@ class _History(Struct):
         return len(self.segments), position
 
 
-class _Known(Struct, frozen=True):
+class _Earlier(Struct, frozen=True):
     """What of a request was read before."""
 
     head: bytes
@@ -252,7 +252,7 @@ class _Reading:
             raise _UnusualError
         draft = self._steps.draft(self._context)
         ends = _Ends(body, len(head), is_first=True)
-        return self._finished(draft, raw, _read_list(wire_list), ends, _Known(head))
+        return self._finished(draft, raw, _read_list(wire_list), ends, _Earlier(head))
 
     def continued(self, history: _History, count: int, position: int, body: bytes) -> _History:
         """Read a request that begins as an earlier one did."""
@@ -268,8 +268,8 @@ class _Reading:
             raise _UnusualError
         messages = history.messages[: last.message_count]
         ends = _Ends(body, position, is_first=False)
-        known = _Known(history.head, messages, segments, history.envelope)
-        return self._finished(draft, raw, wires[1:], ends, known)
+        earlier = _Earlier(history.head, messages, segments, history.envelope)
+        return self._finished(draft, raw, wires[1:], ends, earlier)
 
     def _finished(
         self,
@@ -277,9 +277,9 @@ class _Reading:
         raw: dict[str, Raw],
         wires: Sequence[Raw],
         ends: "_Ends",
-        known: "_Known",
+        earlier: "_Earlier",
     ) -> _History:
-        steps, segments = self._steps, known.segments
+        steps, segments = self._steps, earlier.segments
         wire_count = segments[-1].wire_count if segments else 0
         pauses: list[tuple[int, int, int, RequestDraft]] = []
         for index, wire in enumerate(wires):
@@ -290,25 +290,23 @@ class _Reading:
                 paused = draft.paused()
                 if paused is not None:
                     count = wire_count + index + 1
-                    pauses.append((end, count, len(known.messages) + draft.count, paused))
+                    pauses.append((end, count, len(earlier.messages) + draft.count, paused))
         if not steps.fits(draft):
             raise _UnusualError
         new = self._adapter.client_messages(draft.messages(), self._context)
-        messages = (*known.messages, *new)
+        messages = (*earlier.messages, *new)
         body, start = ends.body, ends.start
         segments = [*segments]
         for end, count, message_count, paused in pauses:
             segments.append(_Segment(body[start:end], count, message_count, paused))
             start = end
         segments = _merged(segments)
-        envelope = self._envelope(raw, known.envelope)
-        decoded = CanonicalRequest(
-            (*envelope.system, *messages), envelope.tools, envelope.options
-        )
+        envelope = self._envelope(raw, earlier.envelope)
+        decoded = CanonicalRequest((*envelope.system, *messages), envelope.tools, envelope.options)
         size = _OVERHEAD * len(body)
         tail = body[start:]
         return _History(
-            self._key, steps, known.head, segments, tail, messages, envelope, request, size
+            self._key, steps, earlier.head, segments, tail, messages, envelope, decoded, size
         )
 
     def _envelope(self, raw: dict[str, Raw], earlier: _Envelope | None) -> _Envelope:
