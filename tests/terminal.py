@@ -3,10 +3,12 @@
 import codecs
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import select
 import signal
+import socket
 import struct
 import termios
 import time
@@ -22,6 +24,7 @@ PATIENCE_S = 60.0
 
 
 _FAINT, _GREY = 2, 90
+_NUMBER = struct.Struct("!i")
 
 
 class _Screen(pyte.HistoryScreen):
@@ -45,7 +48,7 @@ class _Screen(pyte.HistoryScreen):
 class Terminal:
     """A program with a keyboard and a screen."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a keyword for each property of a start
         self,
         command: Sequence[str],
         *,
@@ -53,18 +56,33 @@ class Terminal:
         folder: Path,
         columns: int = 100,
         rows: int = 30,
+        fork_server: Path | None = None,
     ) -> None:
+        """Start a program; with a fork server, `metis` as a copy of the process of the server."""
         self._screen = _Screen(columns, rows, history=5000, ratio=0.1)
         self._screen.answer = self._answer
         self._stream = pyte.Stream(self._screen)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.raw = b""
         """Everything that the program wrote."""
-        self._pid, self._master = pty.fork()
-        if self._pid == 0:
-            os.chdir(folder)
-            os.execve(command[0], list(command), dict(environment))  # noqa: S606 - our own program
+        self._server: socket.socket | None = None
+        if fork_server is None:
+            self._pid, self._master = pty.fork()
+            if self._pid == 0:
+                os.chdir(folder)
+                os.execve(command[0], list(command), dict(environment))  # noqa: S606 - our own program
+            self.resize(columns, rows)
+            return
+        self._master, slave = os.openpty()
         self.resize(columns, rows)
+        request = {"arguments": command[command.index("metis") + 1 :], "in_terminal": True}
+        request |= {"folder": str(folder), "variables": dict(environment)}
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.settimeout(PATIENCE_S)
+        self._server.connect(str(fork_server))
+        socket.send_fds(self._server, [json.dumps(request).encode()], [slave] * 3)
+        os.close(slave)
+        (self._pid,) = _NUMBER.unpack(self._server.recv(_NUMBER.size))
 
     def __enter__(self) -> Self:
         return self
@@ -77,6 +95,8 @@ class Terminal:
     ) -> None:
         self.kill()
         os.close(self._master)
+        if self._server is not None:
+            self._server.close()
 
     @property
     def pid(self) -> int:
@@ -154,6 +174,9 @@ class Terminal:
         until = time.monotonic() + PATIENCE_S
         while self._read(max(until - time.monotonic(), 0)):
             pass
+        if self._server is not None:
+            self._pid = 0
+            return _NUMBER.unpack(self._server.recv(_NUMBER.size))[0]
         while not (ended := os.waitpid(self._pid, os.WNOHANG))[0]:
             if time.monotonic() > until:
                 raise AssertionError(f"it did not end:\n{self.text}")
@@ -166,7 +189,10 @@ class Terminal:
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+            if self._server is None:
+                os.waitpid(self._pid, 0)
+            else:
+                self._server.recv(_NUMBER.size)
             self._pid = 0
 
     def _read(self, seconds: float) -> bool:

@@ -1,12 +1,33 @@
 """What tests of the command line share: a user without a key or a server."""
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import metis
 from metis import adapters
+
+FORKED = Path(__file__).with_name("forked.py")
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a process that has `metis` loaded and runs copies of itself."""
+    path = tmp_path_factory.mktemp("forked") / "socket"
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, str(FORKED), "serve", str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(metis.__file__).parents[1])},
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield path
+        server.terminate()
 
 
 @pytest.fixture(autouse=True)

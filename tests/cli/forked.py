@@ -1,19 +1,27 @@
 """Forked: runs of `metis` that begin as copies of one process which has everything loaded.
 
-A page of the guides runs the program dozens of times, and nearly all of that time goes into loading
-the same modules. A run has its own process, arguments, folder, variables and streams, as any other.
+Tests run the program more than a hundred times, and nearly all of that time goes into loading the
+same modules. A run has its own process, arguments, folder, variables and streams, as any other, and
+in a pseudo-terminal also its own session.
 
     python forked.py serve SOCKET     the process that is copied
     python forked.py run SOCKET ...   one run; its exit code is that of the program
 """
 
+import fcntl
 import importlib
 import json
 import os
 import socket
+import struct
 import sys
+import termios
 
-LOADED = ("metis.cli.ask", "metis.cli.main", "metis.cli.sessions", "metis.sim")
+LOADED = (
+    *("aiohttp", "metis.catalog.tables", "metis.cli.ask", "metis.cli.chat.chat", "metis.cli.main"),
+    *("metis.cli.sessions", "metis.sim"),
+)
+NUMBER = struct.Struct("!i")
 _MOST_BYTES = 1_000_000
 
 
@@ -39,6 +47,8 @@ def _become(caller: socket.socket) -> None:
     """Be the program that somebody wants to run, and tell how it ended."""
     data, streams, _, _ = socket.recv_fds(caller, _MOST_BYTES, 3)
     request = json.loads(data)
+    if request.get("in_terminal"):
+        _become_session(caller)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -46,7 +56,27 @@ def _become(caller: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(request["variables"])
     sys.argv = ["metis", *request["arguments"]]
+    if request.get("in_terminal"):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(number, mode, buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115 - streams of the process
+            for number, mode in enumerate("rww")
+        )
+        os._exit(_run())
     caller.sendall(bytes([_run()]))
+    os._exit(0)
+
+
+def _become_session(caller: socket.socket) -> None:
+    """Go on as a child with a session of its own; this process waits and tells how it ended."""
+    process = os.fork()
+    if process == 0:
+        os.setsid()
+        caller.close()
+        return
+    caller.sendall(NUMBER.pack(process))
+    _, status = os.waitpid(process, 0)
+    caller.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
     os._exit(0)
 
 

@@ -34,18 +34,9 @@ def examples(page: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def program(fork_server: Path) -> str:
     """The command that runs `metis`, as a copy of a process that has it loaded."""
-    path = tmp_path_factory.mktemp("forked") / "socket"
-    with subprocess.Popen(  # noqa: S603 - our own program
-        [sys.executable, str(FORKED), "serve", str(path)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(metis.__file__).parents[1])},
-    ) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        yield f'"{sys.executable}" -I -S "{FORKED}" run "{path}"'
-        server.terminate()
+    return f'"{sys.executable}" -I -S "{FORKED}" run "{fork_server}"'
 
 
 def run_all(commands: list[str], program: str) -> list[str]:

@@ -32,10 +32,13 @@ def provider() -> Iterator[str]:
 
 @pytest.fixture
 def start(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, provider: str
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, provider: str, fork_server: Path
 ) -> Iterator[Start]:
-    """Starts `metis` in an empty folder; everything that was started is ended."""
-    compiled = tmp_path_factory.getbasetemp() / "compiled"
+    """Starts `metis` in an empty folder; everything that was started is ended.
+
+    With variables it is a new process, because some are read while modules are loaded.
+    """
+    compiled = Path(sys.pycache_prefix or tmp_path_factory.getbasetemp() / "compiled")
     folder, home = tmp_path / "work", tmp_path / "metis"
     folder.mkdir()
     home.mkdir()
@@ -54,7 +57,12 @@ def start(
             environment = _environment(tmp_path, compiled) | (variables or {})
             return stack.enter_context(
                 Terminal(
-                    command, environment=environment, folder=folder, columns=columns, rows=rows
+                    command,
+                    environment=environment,
+                    folder=folder,
+                    columns=columns,
+                    rows=rows,
+                    fork_server=None if variables else fork_server,
                 )
             )
 

@@ -396,7 +396,7 @@ FAILS = {
     "/fork nope": "No message and no bookmark is named 'nope'.",
     "/diff": "Name the model to compare with: /diff MODEL.",
     "/export /nowhere/at/all.md": "/nowhere/at/all.md: No such file or directory.",
-    "/export x.foo": "Unknown format for x.foo; add one of: jsonl, markdown,",
+    "/export x.foo": "Unknown format for x.foo; add one of: jsonl,",
 }
 
 
