@@ -13,6 +13,7 @@ from metis.gateway.client_call import (
     POLICY_HEADER,
     ClientCall,
     ClientKeys,
+    RequestKeys,
     read_body,
     read_keys,
     recorded_headers,
@@ -23,7 +24,7 @@ from metis.gateway.errors import CLIENT_LEFT, reply_error
 from metis.gateway.models import ModelNames, Target
 from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
 from metis.gateway.recorder import Recorder
-from metis.gateway.translation import Translation, request_adapter
+from metis.gateway.translation import SealMemory, Translation, request_adapter
 from metis.gateway.upstream import Providers, Upstream
 from metis.sim.request import Settings
 from metis.sim.server import Simulator
@@ -53,6 +54,7 @@ class Core:
         self.reader = reader or RequestReader()
         self.recorder = recorder
         self._store = store
+        self._seals = SealMemory()
         self._has_connection_watch = has_connection_watch
         """Whether the server cancels the task of a call whose client leaves."""
         self.is_ready = False
@@ -154,10 +156,16 @@ class Core:
             await self._begin(call)
             await pass_request(call, target, self.upstream, keep_alive)
             return
-        translation = Translation(call, target, self.upstream, self.reader, limits, keys)
+        translation = self.translation(call, target, keys)
         request = translation.read()
         await self._begin(call)
         await translation.run(request, self._policy(call), keep_alive)
+
+    def translation(self, call: ClientCall, target: Target, keys: RequestKeys) -> Translation:
+        """Return the translation of a call."""
+        return Translation(
+            call, target, self.upstream, self.reader, self.config.limits, keys, self._seals
+        )
 
     async def _begin(self, call: ClientCall) -> None:
         """Set the session of a call; only an unknown history may wait for the store."""

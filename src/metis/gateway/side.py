@@ -40,7 +40,6 @@ from metis.gateway.model_lists import (
 )
 from metis.gateway.models import ListedModel
 from metis.gateway.pass_through import KeepAlive, pass_request, returned_headers
-from metis.gateway.translation import Translation
 from metis.gateway.upstream import Provider
 from metis.transport.response import MAX_ERROR_BYTES, ConnectionWatch
 from metis.version import __version__
@@ -184,7 +183,7 @@ class SideEndpoints:
         call.body = _counted_body(call.body)
         path = endpoint.path.replace(":countTokens", ":generateContent")
         call.endpoint = endpoint if path == endpoint.path else replace(endpoint, path=path)
-        translation = Translation(call, target, gateway.upstream, gateway.reader, limits, keys)
+        translation = gateway.translation(call, target, keys)
         request = translation.read()
         adapter = target.provider.adapter
         count = adapter.estimate_input_tokens(request.messages, request.tools, model=target.model)

@@ -1,7 +1,9 @@
 """Requests for a provider of another protocol: decoded, fitted, encoded, and the response back."""
 
 import time
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +24,7 @@ from metis.gateway.pass_through import KeepAlive, ModelEcho
 from metis.gateway.recorder import READ_SESSION
 from metis.gateway.upstream import Upstream
 from metis.projection import Change, Loss
-from metis.streaming import MessageComplete, StreamError, StreamEvent, UsageUpdate
+from metis.streaming import StreamError, StreamEvent
 from metis.streaming.events import provider_error as error_of_event
 from metis.streaming.limits import DEFAULT_LIMITS
 from metis.streaming.text_frames import SseParser
@@ -36,7 +38,13 @@ from metis.transport.response import (
     read_body,
 )
 from metis.transport.retry import call_failures, describe_break, provider_error
-from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
+from metis.wire.call import (
+    AdapterOptions,
+    CanonicalRequest,
+    RequestContext,
+    SealRecord,
+    WireRequest,
+)
 from metis.wire.codec import StreamDecoder, StreamEncoder
 from metis.wire.json_access import maybe_list, maybe_object
 
@@ -46,6 +54,30 @@ if TYPE_CHECKING:
 _FIRST_ERROR_STATUS = 400
 _UNPROCESSABLE = 422
 _MAX_LISTED_LOSSES = 5
+
+
+class SealMemory:
+    """The seals of responses whose clients have no field for them, by tenant; bounded.
+
+    A client of Chat Completions sends a response back without the signature of its thinking; the
+    provider that signed it gets it again from here.
+    """
+
+    def __init__(self, most: int = 20_000) -> None:
+        self._most = most
+        self._values: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def store(self, tenant: str, record: SealRecord) -> None:
+        """Store the seals of a response."""
+        for key in record.keys:
+            self._values[tenant, key] = record.value
+        while len(self._values) > self._most:
+            self._values.popitem(last=False)
+
+    def find(self, tenant: str, keys: Sequence[str]) -> Mapping[str, str]:
+        """Return the seals that are stored under keys."""
+        values = ((key, self._values.get((tenant, key))) for key in keys)
+        return {key: value for key, value in values if value is not None}
 
 
 class Translation:
@@ -59,6 +91,7 @@ class Translation:
         reader: RequestReader,
         limits: Limits,
         keys: RequestKeys | None,
+        seals: "SealMemory",
     ) -> None:
         self._call = call
         self._target = target
@@ -66,15 +99,18 @@ class Translation:
         self._reader = reader
         self._limits = limits
         self._keys = keys
+        self._seals = seals
+        self._context = RequestContext()
         self._endpoint: Endpoint = call.endpoint
         self._client: Adapter = adapters.get(call.endpoint.adapter)
+        # Cursor sends the body of a Responses request to the path of Chat Completions.
+        self._request_client: Adapter = adapters.get(request_adapter(call.endpoint, keys))
         self._adapter: Adapter = target.provider.adapter
 
     def read(self) -> CanonicalRequest:
         """Return the request in the canonical form."""
         call, endpoint, exchange = self._call, self._endpoint, self._call.exchange
-        # Cursor sends the body of a Responses request to the path of Chat Completions.
-        client = adapters.get(request_adapter(endpoint, self._keys))
+        client, tenant = self._request_client, tenant_key(exchange.tenant)
         # Clients send the whole history with every request, and equal requests must give equal
         # bytes, or the provider's cache is lost: ids do not depend on the session.
         context = RequestContext(
@@ -82,8 +118,9 @@ class Translation:
             model=endpoint.model or None,
             provider=client.name,
             path=endpoint.path,
+            find_seals=partial(self._seals.find, tenant),
         )
-        request = self._reader.read(client, tenant_key(exchange.tenant), call.body, context)
+        request = self._reader.read(client, tenant, call.body, context)
         exchange.request = request
         native = request.options.native.get("openai_responses", {})
         if native.get("previous_response_id"):
@@ -116,11 +153,12 @@ class Translation:
         """Send the request and answer the client."""
         exchange = self._call.exchange
         wire = self.encode(request, policy)
+        self._context = self._client_context(request)
         context = RequestContext(
             session_id=exchange.session_id or exchange.id,
             model=f"{self._target.provider.name}:{self._target.model}",
             provider=self._adapter.name,
-            tools=tuple([tool.name for tool in request.tools]),
+            tools=self._context.tools,
             output=request.options.output,
             on_loss=exchange.losses.append,
         )
@@ -147,14 +185,25 @@ class Translation:
             keep_alive.stop()
             response.release()
 
-    def _client_context(self) -> RequestContext:
-        exchange = self._call.exchange
+    def _client_context(self, request: CanonicalRequest) -> RequestContext:
+        """Return what the response side has to know: the client's tools, its model name, seals."""
+        exchange, client = self._call.exchange, self._request_client
+        context = client.response_context(
+            request,
+            RequestContext(
+                session_id=exchange.session_id or exchange.id,
+                provider=client.name,
+                path=self._endpoint.path,
+                on_seals=partial(self._seals.store, tenant_key(exchange.tenant)),
+            ),
+        )
         # The name before the colon is the issuer of sealed parts, the rest is what clients read.
-        return RequestContext(
-            session_id=exchange.session_id or exchange.id,
+        return replace(
+            context,
             model=f"{self._adapter.name}:{exchange.requested_model}",
             provider=self._client.name,
-            path=self._endpoint.path,
+            include_usage=self._client.profile.protocol != "openai_chat"
+            or includes_usage(self._keys),
         )
 
     async def _answer(self, response: "aiohttp.ClientResponse", context: RequestContext) -> None:
@@ -164,7 +213,7 @@ class Translation:
         context = replace(context, status=response.status, latency_ms=latency)
         message = decode(self._adapter, body, context, response)
         exchange.response = message
-        served = self._client.encode_response(message, self._client_context())
+        served = self._client.encode_response(message, self._context)
         exchange.losses += served.losses
         echo = self._echo()
         body = served.body if echo is None else echo.feed(served.body) + echo.finish()
@@ -185,7 +234,7 @@ class Translation:
         """Write the events of a response as they come, in the protocol of the client."""
         call, exchange = self._call, self._call.exchange
         decoder = self._adapter.stream_decoder(replace(context, status=response.status))
-        writer = StreamWriter(call, self._client, self._client_context(), self._keys, self._echo())
+        writer = StreamWriter(call, self._client, self._context, self._echo())
         watch = ConnectionWatch(response)
         failure: Exception | None = None
         has_begun = False
@@ -230,15 +279,12 @@ class StreamWriter:
         call: ClientCall,
         client: Adapter,
         context: RequestContext,
-        keys: RequestKeys | None,
         echo: ModelEcho | None = None,
     ) -> None:
         self._call = call
         self._echo = echo
         self._encoder: StreamEncoder = client.stream_encoder(context)
         self._array = ArrayWriter() if is_array(call) else None
-        # Chat Completions states usage in a stream only if `stream_options` ask for it (T129).
-        self._hides_usage = client.profile.protocol == "openai_chat" and not includes_usage(keys)
 
     @property
     def losses(self) -> list[Loss]:
@@ -248,8 +294,6 @@ class StreamWriter:
     async def write(self, events: list[StreamEvent], keep_alive: KeepAlive | None = None) -> None:
         """Write what has arrived; the response begins with its first bytes."""
         encode = self._encoder.encode
-        if self._hides_usage:
-            events = _without_usage(events)
         if not self._call.is_started:
             # Before the first byte an error can still have its status.
             for event in events:
@@ -291,19 +335,6 @@ class StreamWriter:
             content_type = STREAM_TYPES["sse"]
         headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
         await self._call.start(200, headers + metis_headers(self._call))
-
-
-def _without_usage(events: list[StreamEvent]) -> list[StreamEvent]:
-    shown: list[StreamEvent] = []
-    for event in events:
-        if isinstance(event, UsageUpdate):
-            continue
-        if isinstance(event, MessageComplete):
-            metadata = replace(event.message.metadata, usage=None)
-            shown.append(replace(event, message=replace(event.message, metadata=metadata)))
-        else:
-            shown.append(event)
-    return shown
 
 
 def is_array(call: ClientCall) -> bool:
