@@ -374,7 +374,7 @@ class Adapter:
         It has the tools as the client declared them, the model that it asked for, and whether its
         stream states the usage. `tools` are the functions that another provider gets.
         """
-        return response_context(request, self._context(context), self.profile.protocol)
+        return response_context(request, self.complete_context(context), self.profile.protocol)
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """Return the response body with which this provider would have sent the message."""

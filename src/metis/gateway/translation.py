@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metis import adapters
 from metis.adapters.adapter import Adapter
 from metis.adapters.request_reader import RequestReader
-from metis.canonical.errors import InvalidRequestError
+from metis.canonical.errors import InvalidRequestError, InvalidValueError
 from metis.canonical.message import Message
 from metis.gateway.client_call import ClientCall, RequestKeys
 from metis.gateway.client_sessions import tenant_key
@@ -143,8 +143,14 @@ class Translation:
         options = replace(
             request.options, model=self._target.model, stream=exchange.is_stream or None
         )
-        options = server_tools(request, options, self._client, self._adapter)
-        wire = self._adapter.to_wire(request.messages, request.tools, options)
+        searching = server_tools(request, options, self._client, self._adapter)
+        try:
+            wire = self._adapter.to_wire(request.messages, request.tools, searching)
+        except InvalidValueError:
+            # Some models search only without other tools; the search is then a loss.
+            if searching is options:
+                raise
+            wire = self._adapter.to_wire(request.messages, request.tools, options)
         exchange.losses = list(wire.losses)
         refuse_losses(wire.losses, policy)
         return wire
