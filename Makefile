@@ -52,6 +52,7 @@ rows: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/canonical.py
 	$(BIN)/python benchmarks/wire.py
+	$(BIN)/python benchmarks/next_turn.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/session.py
 

@@ -11,6 +11,8 @@ A request whose bytes differ, that is unusual or invalid is read by `Adapter.fro
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from threading import Lock
 
 import msgspec
@@ -100,6 +102,17 @@ class _History(Struct):
             position += len(segment.data)
         return len(self.segments), position
 
+    def is_repeated(
+        self, body: bytes, count: int, position: int, facts: tuple[str | None, str | None]
+    ) -> bool:
+        """Whether a body that matches so far is this very request."""
+        return (
+            0 < count == len(self.segments)
+            and len(body) - position == len(self.tail)
+            and body.endswith(self.tail)
+            and facts == self.envelope.facts
+        )
+
 
 class _Earlier(Struct, frozen=True):
     """What of a request was read before."""
@@ -146,22 +159,19 @@ class RequestReader:
         key = (*names, is_holding)
         history, count, position = self._longest(key, body)
         facts = (context.path, context.model)
-        try:
-            if history is not None and count:
-                if (
-                    count == len(history.segments)
-                    and len(body) - position == len(history.tail)
-                    and body.endswith(history.tail)
-                    and facts == history.envelope.facts
-                ):
-                    return self._request(history, adapter, context)
-                work = _Reading(adapter, history.steps, context, key)
-                new = work.continued(history, count, position, body)
-            elif mark in body and len(body) < self._max_bytes // _OVERHEAD:
-                new = _read_first(adapter, steps, context, key, body)
-            else:
-                return adapter.from_wire_request(body, context)
-        except _FAULTS:
+        if history is not None and history.is_repeated(body, count, position, facts):
+            return self._request(history, adapter, context)
+        work = partial(_Reading, adapter, context=context, key=key)
+        new = None
+        if history is not None and count:
+            with suppress(*_FAULTS):
+                new = work(history.steps).continued(history, count, position, body)
+        if new is None and mark in body and len(body) < self._max_bytes // _OVERHEAD:
+            for choice in steps:
+                with suppress(*_FAULTS):
+                    new = work(choice).first(body)
+                    break
+        if new is None:
             # Plain reading finds the same fault and names its place, or reads what is unusual.
             return adapter.from_wire_request(body, context)
         self._hold(new, replaced=history if count else None)
@@ -211,27 +221,11 @@ class RequestReader:
             del self._histories[history.key]
 
 
-def _read_first(
-    adapter: Adapter,
-    steps: Sequence[RequestSteps],
-    context: RequestContext,
-    key: _Key,
-    body: bytes,
-) -> _History:
-    """Read a whole request, with the first steps that fit."""
-    for choice in steps[:-1]:
-        try:
-            return _Reading(adapter, choice, context, key).first(body)
-        except _FAULTS:
-            continue
-    return _Reading(adapter, steps[-1], context, key).first(body)
-
-
 class _Reading:
     """Reads one request."""
 
     def __init__(
-        self, adapter: Adapter, steps: RequestSteps, context: RequestContext, key: _Key
+        self, adapter: Adapter, steps: RequestSteps, *, context: RequestContext, key: _Key
     ) -> None:
         self._adapter = adapter
         self._steps = steps

@@ -4,6 +4,7 @@ from metis.wire.codec import Codec
 from metis.wire.openai_chat.assistant import encode_foreign_citation
 from metis.wire.openai_chat.blocks import PROTOCOL
 from metis.wire.openai_chat.fast import (
+    FAST_STEPS,
     FastChatHistoryEncoder,
     FastChatStreamDecoder,
     decode_request,
@@ -23,7 +24,7 @@ from metis.wire.openai_errors import OVERFLOW, decode_error, encode_error
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    request_steps=(STEPS,),
+    request_steps=(FAST_STEPS, STEPS),
     history=FastChatHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -167,6 +168,9 @@ class _MessageDecoder(RequestDraft):
         super().__init__(context, PROTOCOL)
         self._ids = CallIds(context.call_scope)
 
+    def _detach(self) -> None:
+        self._ids = self._ids.copy()
+
     def add(self, wire: _Message) -> bool:
         """Decode one wire message; return false if the plain path has to."""
         draft = self._decode(wire)
@@ -273,6 +277,22 @@ class _MessageDecoder(RequestDraft):
         if not form:
             return self._bare_metadata
         return _new_metadata(origin=self._origin, provider_raw={PROTOCOL: form})
+
+
+def _begin(_draft: _MessageDecoder, wire: Wire) -> None:
+    if not wire.keys() <= _KEYS:
+        raise ValueError("unusual keys")
+
+
+def _add(draft: _MessageDecoder, data: bytes, _index: int) -> None:
+    if not draft.add(_read_message(data)):
+        raise ValueError("an unusual message")
+
+
+_KEYS = frozenset(_OPTION_KEYS)
+_read_message = msgspec.json.Decoder(_Message).decode
+FAST_STEPS = replace(request.STEPS, draft=_MessageDecoder, begin=_begin, add=_add)
+"""The steps of a request of common messages."""
 
 
 def _decode_image(part: _TextPart | _ImagePart) -> ImageBlock | None:
