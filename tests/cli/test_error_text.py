@@ -16,6 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import metis
+from metis.canonical import errors
+from metis.cli.error_text import error_line as cli_error_line
+from metis.cli.error_text import exit_code
 from metis.cli.main import cli, main
 from metis.sim import Settings, Simulator
 
@@ -79,6 +82,33 @@ def test_a_wrong_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "openai rejected the API key" in message
     assert "metis doctor" in message
     assert "secret" not in message
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidRequestError("no such field", status=400), 6),
+        (errors.ContextOverflowError("too long", status=400), 6),
+        (errors.RedirectError("http://other", status=307), 6),
+        (errors.NetworkError("no connection"), 4),
+        (errors.WebPageError("a web page"), 4),
+        (errors.ServerError("broken", status=500), 4),
+        (errors.RateLimitError("slow down", status=429), 4),
+        (errors.NetworkError("the stream ended", response_began=True), 1),
+        (errors.ResponseLimitError("too much", code="events"), 1),
+    ],
+)
+def test_the_exit_code_says_whether_another_attempt_can_help(
+    error: errors.ProviderError, code: int
+) -> None:
+    assert exit_code(error) == code
+
+
+def test_a_broken_response_is_not_reported_as_a_provider_that_was_not_reached() -> None:
+    broken = errors.NetworkError("no response in time", provider="openai", response_began=True)
+    assert "broke off in the middle" in cli_error_line(broken)
+    unreached = errors.NetworkError("the stream of cars", provider="openai")
+    assert "could not reach openai" in cli_error_line(unreached)
 
 
 @pytest.mark.parametrize("name", ["gtp-5", "nobody:at-all", "claude"])

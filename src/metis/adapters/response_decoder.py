@@ -92,7 +92,9 @@ def for_issuer(messages: Sequence[Message], profile: Profile) -> Sequence[Messag
     """Return messages in which parts of this host are its own, and those of namesakes are not."""
     usual = f"{profile.name}@{profile.usual_host}"
     issuers: dict[str | None, str] = dict.fromkeys((profile.name, *profile.issuers), usual)
-    issuers[profile.issuer] = profile.name
+    # Codecs write the protocol, which not every provider of it is named after.
+    is_usual_name = profile.protocol not in profile.issuers
+    issuers[profile.issuer] = profile.name if is_usual_name else profile.protocol
     # A part without an issuer belongs to the provider of the response.
     with_default = {**issuers, None: usual}
     renamed = [

@@ -305,6 +305,30 @@ class NetworkError(ProviderError):
 
     is_retryable = True
 
+    def __init__(  # noqa: PLR0913 - facts as fields, all by name
+        self,
+        text: str,
+        *,
+        provider: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        kind: str | None = None,
+        request_id: str | None = None,
+        retry_after_s: float | None = None,
+        response_began: bool = False,
+    ) -> None:
+        self.response_began = response_began
+        """Whether the provider was reached: its response broke off, or could not be read."""
+        super().__init__(
+            text,
+            provider=provider,
+            status=status,
+            code=code,
+            kind=kind,
+            request_id=request_id,
+            retry_after_s=retry_after_s,
+        )
+
 
 class RedirectError(ProviderError):
     """The provider redirects to another address; redirects are not followed.

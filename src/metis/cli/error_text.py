@@ -19,6 +19,7 @@ from metis.canonical.errors import (
     RateLimitError,
     RedirectError,
     RefusedChoiceError,
+    ResponseLimitError,
     ServerError,
     SwapRefusedError,
     UnknownAdapterError,
@@ -39,14 +40,14 @@ NO_KEY = 3
 PROVIDER_FAILED = 4
 # A budget is spent.
 BUDGET_SPENT = 5
+# The provider refused the request; the same command will fail again.
+REJECTED = 6
 # Ctrl-C, as shells report it.
 INTERRUPTED = 130
 
 _MAX_CANDIDATES = 4
 # `@notes.txt` may be meant as a file or as a model: the error then names both.
 _FILE_NAME = re.compile(r"/|\.[A-Za-z]\w*$")
-# What a NetworkError says if a response had begun when the connection failed.
-_BROKEN_STREAM = re.compile(r"\b(stream|cut off|broke off|did not end)\b")
 # Sources of a NetworkError whose text already gives the next step.
 _SELF_EXPLAINING = frozenset({"local", "the package index"})
 _LOCAL_SERVERS = frozenset({"ollama", "ollama-openai", "lmstudio", "llamacpp", "vllm"})
@@ -71,17 +72,22 @@ def report_error(error: Exception) -> int:
     return exit_code(error)
 
 
-def exit_code(error: BaseException) -> int:
+def exit_code(error: BaseException) -> int:  # noqa: PLR0911 - one line per code
     """Return the exit code for an error."""
     match error:
         case AuthenticationError():
             return NO_KEY
         case BudgetExceededError():
             return BUDGET_SPENT
-        case ProviderError():
-            return PROVIDER_FAILED
-        case InvalidAnswerError():
+        case InvalidAnswerError() | ResponseLimitError():
             return INCOMPLETE
+        # What arrived is printed and stored.
+        case NetworkError() if error.response_began:
+            return INCOMPLETE
+        case NetworkError() | RateLimitError() | ServerError() | WebPageError():
+            return PROVIDER_FAILED
+        case ProviderError():
+            return REJECTED
         case _:
             return INVALID
 
@@ -211,7 +217,7 @@ def _explain_provider(error: ProviderError) -> _Explanation:  # noqa: PLR0911 - 
 def _explain_network(error: NetworkError, provider: str, text: str) -> _Explanation:
     if error.provider in _SELF_EXPLAINING:
         return _Explanation(text)
-    if _BROKEN_STREAM.search(text):
+    if error.response_began:
         problem = f"the connection to {provider} broke off in the middle of the response"
         return _Explanation(problem, "try again", "/retry tries again")
     problem = f"could not reach {provider}: {text}"

@@ -26,7 +26,7 @@ INTERNAL_ERROR = 70
 INTERRUPTED = 130
 EXIT_CODES = """Exit codes: 0 success; 1 no result, or an incomplete one; 2 invalid arguments,
 settings or store; 3 API key missing or rejected; 4 provider failed or not reached, try again;
-5 budget spent; 70 internal error; 130 interrupted."""
+5 budget spent; 6 request refused by the provider; 70 internal error; 130 interrupted."""
 
 _GROUP_OPTIONS = frozenset({"-h", "--help", "--version"})
 # How the help groups the commands.

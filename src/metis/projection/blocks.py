@@ -134,8 +134,8 @@ def _project_block(
     if isinstance(block, DocumentBlock) and block.source.kind == "text":
         is_refused = reason is not None or not target.accepts_text_documents
         if is_refused and block.source.data.strip():
-            reason = reason or "documents of plain text are not accepted; sent as text"
-            recorder.record_block(Change.ALTERED, block, message, path, reason)
+            reason = reason or "documents of plain text are not accepted"
+            recorder.record_as_text(block, message, path, reason)
             parts = (block.name, block.context, block.source.data)
             return TextBlock("\n\n".join(part for part in parts if part))
     if reason is None:
@@ -143,7 +143,7 @@ def _project_block(
     fail_if_critical(block, message, path, reason)
     text = _as_text(block, target)
     if text is not None:
-        recorder.record_altered(message, block.type, path, f"{reason}; sent as text")
+        recorder.record_as_text(block, message, path, reason)
         return text
     if isinstance(block, _DROPPED_SILENTLY):
         recorder.record_dropped(message, block.type, path, reason)

@@ -30,6 +30,8 @@ class Loss(Struct, frozen=True, kw_only=True):
     reason: str
     change: Change = Change.DROPPED
     path: str = "$"
+    as_text: bool = False
+    """Whether an altered part is sent as text, in full."""
 
     def __str__(self) -> str:
         return f"{self.message_id} {self.path}: {self.block_type} {self.change}: {self.reason}"
@@ -85,8 +87,25 @@ class LossRecorder:
         fail_if_critical(block, message, path, reason)
         self._record(change, message, block.type, path, reason)
 
-    def _record(
-        self, change: Change, message: Message, block_type: str, path: str, reason: str
+    def record_as_text(self, block: ContentBlock, message: Message, path: str, reason: str) -> None:
+        """Record a block that is sent as text, with all it holds.
+
+        Raises:
+            CriticalLossError: the block is marked critical.
+        """
+        fail_if_critical(block, message, path, reason)
+        reason = f"{reason}; sent as text"
+        self._record(Change.ALTERED, message, block.type, path, reason, as_text=True)
+
+    def _record(  # noqa: PLR0913 - the fields of a loss
+        self,
+        change: Change,
+        message: Message,
+        block_type: str,
+        path: str,
+        reason: str,
+        *,
+        as_text: bool = False,
     ) -> None:
         self.losses.append(
             Loss(
@@ -97,5 +116,6 @@ class LossRecorder:
                 reason=reason,
                 change=change,
                 path=path,
+                as_text=as_text,
             )
         )

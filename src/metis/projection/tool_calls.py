@@ -44,7 +44,7 @@ _FOREIGN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]+")
 _HASH_LENGTH = 8
 _SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 _SERVER_RESULT_SUFFIX = "_tool_result"
-_AS_TEXT = "tools are not supported by the model; sent as text"
+_AS_TEXT = "tools are not supported by the model"
 _Block = TypeVar("_Block", ToolUseBlock, ToolResultBlock)
 _decode = msgspec.json.Decoder().decode
 
@@ -96,7 +96,7 @@ def repair_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> lis
             if result is not None and is_orphan and recorder.target.stores_history:
                 repaired.append(message)  # its call is in a response that the target stores
             elif result is None or is_orphan:
-                reason = "the call that it answers is not in the history; sent as text"
+                reason = "the call that it answers is not in the history"
                 repaired.append(_result_as_text(message, recorder, reason))
             continue
         repaired.append(message)
@@ -191,7 +191,7 @@ def _result_as_text(message: Message, recorder: LossRecorder, reason: str) -> Me
     # A result without its call is refused by every API; as text it stays readable (T20).
     result = result_of(message)
     content = message.content if result is None else result.content
-    recorder.record_block(Change.ALTERED, message.content[0], message, "$.content[0]", reason)
+    recorder.record_as_text(message.content[0], message, "$.content[0]", reason)
     lead = TextBlock("Result of an earlier tool call:")
     flat = with_blocks(message, [(0, lead), *((0, block) for block in content)])
     metadata = replace(flat.metadata, parent_tool_use_id=None)
@@ -203,7 +203,7 @@ def _calls_as_text(message: Message, recorder: LossRecorder) -> Message:
     for index, block in enumerate(message.content):
         if isinstance(block, ToolUseBlock):
             path = f"$.content[{index}]"
-            recorder.record_block(Change.ALTERED, block, message, path, _AS_TEXT)
+            recorder.record_as_text(block, message, path, _AS_TEXT)
             content[index] = call_as_text(block)
     return replace(message, content=tuple(content))
 

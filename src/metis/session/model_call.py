@@ -187,7 +187,7 @@ class ModelCaller:
             return last.message
         provider = call.model.provider
         if last is None:
-            raise NetworkError("the response did not end", provider=provider)
+            raise NetworkError("the response did not end", provider=provider, response_began=True)
         call.partial = last.message
         raise provider_error(last, provider)
 

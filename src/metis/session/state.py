@@ -261,6 +261,8 @@ class Repair(Struct, frozen=True):
     pattern: re.Pattern[str]
     description: str
     apply: Callable[[Sequence[Message]], list[Message]]
+    applies_to: Callable[[Sequence[Message]], bool] = bool
+    """Whether it would change this history."""
 
 
 _SEALED = (ThinkingBlock, RedactedThinkingBlock, OpaqueBlock)
@@ -272,6 +274,14 @@ def _without_sealed(messages: Sequence[Message]) -> list[Message]:
         replace(message, content=content)
         for message in messages
         if (content := tuple(b for b in message.content if not isinstance(b, _SEALED)))
+    ]
+
+
+def _without_opaque(messages: Sequence[Message]) -> list[Message]:
+    return [
+        replace(message, content=content)
+        for message in messages
+        if (content := tuple(b for b in message.content if not isinstance(b, OpaqueBlock)))
     ]
 
 
@@ -321,6 +331,15 @@ REPAIRS = (
         "earlier tool calls are sent as text",
         _tool_calls_as_text,
     ),
+    # A response with parts of no form that the protocol has: the provider, or what answered in its
+    # place, may refuse in a request what it has sent.
+    Repair(
+        "opaque_parts",
+        re.compile(""),
+        "parts of unknown form are left out",
+        _without_opaque,
+        lambda messages: any(type(b) is OpaqueBlock for m in messages for b in m.content),
+    ),
 )
 """In the order in which they are tried."""
 
@@ -334,11 +353,14 @@ class HistoryRepairs:
     def __init__(self) -> None:
         self._by_provider: dict[str, list[Repair]] = {}
 
-    def add_for_error(self, model: ResolvedModel, error: ProviderError) -> Repair | None:
+    def add_for_error(
+        self, model: ResolvedModel, error: ProviderError, messages: Sequence[Message]
+    ) -> Repair | None:
         """Add the repair that an error calls for; None if there is none, or it is in use."""
         repairs = self._by_provider.setdefault(model.provider, [])
         for repair in REPAIRS:
-            if repair not in repairs and repair.pattern.search(error.text):
+            is_new = repair not in repairs and repair.applies_to(messages)
+            if is_new and repair.pattern.search(error.text):
                 repairs.append(repair)
                 return repair
         return None

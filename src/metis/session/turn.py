@@ -184,7 +184,9 @@ class Turn:
 
     def _repair(self, model: ResolvedModel, error: ProviderError) -> bool:
         """Repair the history if the error asks for it; return whether it was changed."""
-        repair = self._context.state.repairs.add_for_error(model, error)
+        repair = self._context.state.repairs.add_for_error(
+            model, error, self._context.conversation.messages
+        )
         if repair is None:
             return False
         self._reporter.warn(

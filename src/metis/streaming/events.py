@@ -189,6 +189,8 @@ def provider_error(end: StreamError, provider: str) -> ProviderError:
     """Return the typed error with which the stream of a provider ended."""
     # The class travels by name, because events are plain data that may come from another process.
     kind = _ERROR_CLASSES.get(end.error_class, OtherProviderError)
+    if kind is NetworkError:
+        return NetworkError(end.text, provider=provider, status=end.status, response_began=True)
     return kind(end.text, provider=provider, status=end.status)
 
 

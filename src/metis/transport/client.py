@@ -163,9 +163,10 @@ class Transport:
         attempt = 1
         while True:
             call = _Call(adapter, request, context, self.keys.next(adapter.profile))
-            start = time.monotonic()
+            start, has_begun = time.monotonic(), False
             try:
                 async with self._post(call) as response:
+                    has_begun = True
                     context = replace(context, status=response.status)
                     check_redirect(response, adapter.name)
                     if response.status >= FIRST_ERROR_STATUS:
@@ -177,7 +178,7 @@ class Transport:
                         return await run_outside(decode, adapter, body, context, response)
                     return decode(adapter, body, context, response)
             except call_failures() as failure:
-                error = provider_error(failure, adapter.name)
+                error = provider_error(failure, adapter.name, has_begun=has_begun)
                 await self._wait(error, attempt, call, on_failure)
             attempt += 1
 

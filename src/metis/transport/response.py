@@ -84,6 +84,9 @@ class ConnectionWatch:
         protocol = None if connection is None else connection.protocol
         closed = None if protocol is None else protocol.closed
         if closed is not None:
+            # One per connection, which stays: an error that nobody reads is printed by asyncio.
+            closed.remove_done_callback(_read_error)
+            closed.add_done_callback(_read_error)
             closed.add_done_callback(self._on_closed)
             # A connection that is used again would otherwise keep every response it has carried.
             self._closed = closed
@@ -104,6 +107,11 @@ class ConnectionWatch:
             content.feed_eof()
 
 
+def _read_error(closed: "asyncio.Future[None]") -> None:
+    if not closed.cancelled():
+        closed.exception()
+
+
 async def read_body(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes:
     """Read the body of a response; a server could send without end.
 
@@ -117,7 +125,7 @@ async def read_body(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes
 def check_whole(body: bytes, max_bytes: int, *, is_whole: bool) -> bytes:
     """Return a body; raise an error if it is only the beginning of a longer one."""
     if not is_whole:
-        error = NetworkError(f"a response of more than {max_bytes} bytes")
+        error = NetworkError(f"a response of more than {max_bytes} bytes", response_began=True)
         error.is_retryable = False  # the next one would be as long, and as expensive
         raise error
     return body
@@ -264,7 +272,8 @@ def _decompressor(encoding: str) -> Callable[[bytes], Iterator[bytes]] | None:
     if name in ("", "identity"):
         return None
     if name not in ("gzip", "x-gzip", "deflate"):
-        raise NetworkError(f"the response is compressed in a way that was not requested: {name}")
+        text = f"the response is compressed in a way that was not requested: {name}"
+        raise NetworkError(text, response_began=True)
     return _Inflater(is_deflate=name == "deflate").feed
 
 
@@ -282,7 +291,9 @@ class _Inflater:
             try:
                 piece = inflate.decompress(data, _PIECE_BYTES)
             except zlib.error:
-                raise NetworkError("the compressed response is damaged") from None
+                raise NetworkError(
+                    "the compressed response is damaged", response_began=True
+                ) from None
             data = inflate.unconsumed_tail
             if inflate.eof:
                 data, self._inflate = inflate.unused_data, None

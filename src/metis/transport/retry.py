@@ -87,13 +87,18 @@ def call_failures() -> tuple[type[Exception], ...]:
     return (ProviderError, aiohttp.ClientError, TimeoutError, OSError)
 
 
-def provider_error(failure: BaseException | StreamError, provider: str) -> ProviderError:
-    """Return the typed error for whatever went wrong on the way to a provider and back."""
+def provider_error(
+    failure: BaseException | StreamError, provider: str, *, has_begun: bool = False
+) -> ProviderError:
+    """Return the typed error for whatever went wrong on the way to a provider and back.
+
+    `has_begun` states that a response had begun to arrive.
+    """
     if isinstance(failure, ProviderError):
         return failure
     if isinstance(failure, StreamError):
         return provider_error_of_stream(failure, provider)
-    return NetworkError(_describe(failure), provider=provider)
+    return NetworkError(_describe(failure), provider=provider, response_began=has_begun)
 
 
 def _describe(failure: BaseException) -> str:

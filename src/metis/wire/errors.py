@@ -101,10 +101,13 @@ def refine_class(
     by_type: type[ProviderError], status: int | None, text: str
 ) -> type[ProviderError]:
     """Return the error class for a type, where a general type is judged by status and text."""
-    if by_type is not InvalidRequestError:
-        return by_type
     # Gateways answer a wrong key or a full quota with the general type of the protocol.
     by_status = _BY_STATUS.get(status or 0)
+    if by_type is ServerError:
+        # A 401 that calls itself a failure of the server would be retried with the refused key.
+        return by_status or by_type
+    if by_type is not InvalidRequestError:
+        return by_type
     return by_status or class_of_text(text) or by_type
 
 

@@ -25,6 +25,7 @@ from metis.wire.errors import (
     OverflowWording,
     class_of_status,
     class_of_text,
+    refine_class,
     worded_text,
 )
 from metis.wire.json_access import Wire, maybe_list, maybe_object
@@ -143,7 +144,7 @@ def _error_status(status: int | None, error: Wire) -> int | None:
 def _class_of(names: tuple[str | None, ...], status: int | None, text: str) -> type[ProviderError]:
     by_name = next((kind for name in names if (kind := _BY_CODE.get(name or ""))), None)
     if by_name is not None:
-        return by_name
+        return refine_class(by_name, status, text)
     by_status = class_of_status(status)
     if by_status in (InvalidRequestError, OtherProviderError, ServerError):
         # Many hosts have no code for an overflow of the context, and report it with 400 or 500.

@@ -32,6 +32,16 @@ def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) ->
     return hashed_tool_id(session_id, provider_id, str(occurrence))
 
 
+def next_tool_id(scope: str, wire_id: str, counts: dict[str, int]) -> str:
+    """Return our id for the next call of a response; `counts` has the calls so far, by wire id.
+
+    A response that repeats an id would else hold two calls of one id, which no store accepts (T09).
+    """
+    occurrence = counts.get(wire_id, 0)
+    counts[wire_id] = occurrence + 1
+    return canonical_tool_id(scope, wire_id, occurrence)
+
+
 def derived_id(tool_use_id: str, prefix: str) -> str:
     """Return a wire id for a call of another provider."""
     return prefix + tool_use_id.removeprefix(TOOL_ID_PREFIX)

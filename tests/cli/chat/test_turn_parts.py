@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from metis.cli.chat.turn_parts import is_noticeable, reformatted_line
 from metis.projection.loss import Change, Loss
@@ -25,11 +26,7 @@ def loss(kind: str, change: Change, path: str = "$.content[0]", reason: str = "s
         loss(
             "tool_use", Change.ALTERED, reason="tools are not supported by the model; sent as text"
         ),
-        loss(
-            "tool_result",
-            Change.ALTERED,
-            reason="tools are not supported by the model; sent as text",
-        ),
+        replace(loss("tool_result", Change.ALTERED), as_text=True),
         loss("tool_result", Change.DROPPED),
         loss("text", Change.ALTERED, "$.content[0].citations"),
         loss("thinking", Change.DROPPED),

@@ -215,7 +215,7 @@ def is_noticeable(loss: Loss) -> bool:
             is_field = loss.path.endswith(_REFORMATTED_FIELDS)
             return loss.change is not Change.SYNTHESISED and not is_field
         case "tool_result":
-            return is_dropped or loss.reason.endswith("sent as text")
+            return is_dropped or loss.as_text
         case "thinking":
             return is_dropped
         case kind:

@@ -130,7 +130,9 @@ class Provider:
                 return _encode_response(event.message)
             if isinstance(event, StreamError):
                 raise provider_error(event, self._adapter.name)
-        raise NetworkError("the response did not end", provider=self._adapter.name)
+        raise NetworkError(
+            "the response did not end", provider=self._adapter.name, response_began=True
+        )
 
 
 def join_system_messages(messages: Sequence[Message]) -> list[Message]:

@@ -27,7 +27,7 @@ from metis.wire.errors import has_failed, is_failed_stop
 from metis.wire.json_access import Wire, list_at, maybe_count, maybe_object, maybe_text
 from metis.wire.original_form import EMPTY, original_blocks, original_form_of
 from metis.wire.response import model_name, new_usage, read_response, response_message
-from metis.wire.tool_ids import canonical_tool_id, derived_id
+from metis.wire.tool_ids import derived_id, next_tool_id
 
 _STOP_REASONS = {
     "end_turn": StopReason.END_TURN,
@@ -73,14 +73,17 @@ def decode_body(
     scope = _scope(context, wire, message_id)
     content: list[ContentBlock] = []
     ids: dict[str, str] = {}
+    counts: dict[str, int] = {}
     inexact: Wire = {}
     for index, part in enumerate(parts):
         block = decode_non_result(part)
         if not is_exact(block, part):
             inexact[str(index)] = part
         if isinstance(block, ToolUseBlock):
-            tool_use_id = canonical_tool_id(scope, block.id)
-            ids[tool_use_id] = block.id
+            tool_use_id = next_tool_id(scope, block.id, counts)
+            # Requests refuse two calls of one id: a repeated one is derived from ours.
+            if counts[block.id] == 1:
+                ids[tool_use_id] = block.id
             block = replace(block, id=tool_use_id)
         content.append(block)
     form: Wire = {"response": wire}
@@ -108,9 +111,11 @@ def _scope(context: RequestContext, wire: Wire, message_id: str) -> str:
     return f"{context.session_id}\0{maybe_text(wire.get('id')) or message_id}"
 
 
-def tool_use_id_of(context: RequestContext, wire: Wire, message_id: str, wire_id: str) -> str:
-    """Return our id for a call in a response; some hosts reuse ids in the next one (T09)."""
-    return canonical_tool_id(_scope(context, wire, message_id), wire_id)
+def tool_use_id_of(
+    context: RequestContext, wire: Wire, message_id: str, wire_id: str, counts: dict[str, int]
+) -> str:
+    """Return our id for the next call in a response; some hosts reuse ids in the next one (T09)."""
+    return next_tool_id(_scope(context, wire, message_id), wire_id, counts)
 
 
 def decode_stop_reason(name: str | None) -> StopReason | None:

@@ -110,6 +110,7 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         self._frames = SseParser(context.limits)
         self._body: Wire = {}
         self._blocks: dict[int, _PartialBlock] = {}
+        self._call_counts: dict[str, int] = {}
         self._newest = 0
         """The highest index of a block."""
         self._handlers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
@@ -171,7 +172,9 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         block = self._new_block(index, dict(maybe_object(wire.get("content_block"))))
         match block.wire:
             case {"type": "tool_use", "id": str(wire_id), "name": str(name)}:
-                call = tool_use_id_of(self._context, self._body, self._message_id, wire_id)
+                call = tool_use_id_of(
+                    self._context, self._body, self._message_id, wire_id, self._call_counts
+                )
                 block.tool_use_id = call
                 form = block.first_form()
                 events.append(ToolUseStart(self._message_id, index, call, name, wire_id, form))

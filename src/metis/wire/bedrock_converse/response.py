@@ -52,7 +52,7 @@ from metis.wire.json_access import (
 )
 from metis.wire.original_form import EMPTY, original_blocks, original_form_of
 from metis.wire.response import new_usage, read_response, response_message
-from metis.wire.tool_ids import canonical_tool_id, derived_id
+from metis.wire.tool_ids import derived_id, next_tool_id
 
 _write = msgspec.json.Encoder().encode
 _LONG_TTL = "1h"
@@ -125,16 +125,19 @@ def _decode_content(
     """Decode the blocks of a response; what encoding them needs is added to the original form."""
     content: list[ContentBlock] = []
     ids: dict[str, str] = {}
+    counts: dict[str, int] = {}
     inexact: Wire = {}
     typed: list[int] = []
     for index, part in enumerate(parts):
         block = decode_block(part, is_response=True)
         if isinstance(block, ToolUseBlock):
             wire_id = block.id
-            tool_use_id = tool_use_id_of(context, message_id, wire_id)
-            ids[tool_use_id] = wire_id
+            tool_use_id = tool_use_id_of(context, message_id, wire_id, counts)
+            # Requests refuse two calls of one id: a repeated one is derived from ours.
+            if counts[wire_id] == 1:
+                ids[tool_use_id] = wire_id
+            plain = encode_alone(block)
             block = replace(block, id=tool_use_id)
-            plain = encode_alone(block, ids.__getitem__)
             # Some models state the type that is the default; it is stored by index only.
             if maybe_object(part["toolUse"]).get("type") == CLIENT_CALL:
                 plain["toolUse"]["type"] = CLIENT_CALL
@@ -154,12 +157,14 @@ def _decode_content(
     return content
 
 
-def tool_use_id_of(context: RequestContext, message_id: str, wire_id: str) -> str:
+def tool_use_id_of(
+    context: RequestContext, message_id: str, wire_id: str, counts: dict[str, int]
+) -> str:
     """Return our id for a call; one that comes again in another response is another (T09)."""
     scope = context.session_id
     if not _UNIQUE_ID.fullmatch(wire_id):
         scope = f"{scope}\0{message_id}"
-    return canonical_tool_id(scope, wire_id)
+    return next_tool_id(scope, wire_id, counts)
 
 
 def encode_response(message: Message, context: RequestContext) -> bytes:

@@ -190,6 +190,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         self._frames = EventStreamParser(context.limits)
         self._body: Wire = {}
         self._blocks: list[_PartialBlock] = []
+        self._call_counts: dict[str, int] = {}
         self._open: dict[int, _PartialBlock] = {}
         """The blocks that go on, by the index that the provider gives them."""
         self._handlers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
@@ -274,7 +275,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         self._open[index] = block
         match start.get("toolUse"):
             case {"toolUseId": str(wire_id), "name": str(name), **rest} if _is_client_call(rest):
-                call = tool_use_id_of(self._context, self._message_id, wire_id)
+                call = tool_use_id_of(self._context, self._message_id, wire_id, self._call_counts)
                 block.tool_use_id = call
                 form = start if rest else None
                 event = ToolUseStart(self._message_id, block.index, call, name, wire_id, form)

@@ -21,6 +21,7 @@ from metis.canonical.blocks import (
     DocumentBlock,
     ImageBlock,
     ImageSource,
+    InvalidInput,
     MediaSource,
     OpaqueBlock,
     RedactedThinkingBlock,
@@ -30,6 +31,7 @@ from metis.canonical.blocks import (
     ToolUseBlock,
     VideoBlock,
 )
+from metis.canonical.schema.subset import describe
 from metis.canonical.value import raw_constructor
 from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.wire.gemini.key_names import (
@@ -308,10 +310,14 @@ class PartDecoder:
 
     def _decode_call(self, call: Wire) -> ContentBlock | None:
         name, arguments = call.get("name"), call.get("args")
-        if not isinstance(name, str) or not isinstance(arguments, dict | None):
+        if not isinstance(name, str):
             return None
         tool_use_id = self._ids.id_of_call(name, maybe_text(call.get("id")) or None)
-        return _make_call(tool_use_id, name, cast("Wire", arguments or {}))
+        if isinstance(arguments, dict | None):
+            return _make_call(tool_use_id, name, cast("Wire", arguments or {}))
+        # Arguments that are not an object are stored as invalid: a call with them must not run.
+        fault = InvalidInput(_write(arguments).decode(), f"not an object but {describe(arguments)}")
+        return ToolUseBlock(tool_use_id, name, {}, fault)
 
     def _decode_result(self, result: Wire) -> ContentBlock | None:
         name = result.get("name")
