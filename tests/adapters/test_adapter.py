@@ -251,8 +251,11 @@ def test_a_host_gets_the_options_that_all_hosts_of_the_protocol_know() -> None:
         "seed": 7,
         "logit_bias": {"1": 2},
         "stop": ["x"],
+        "tools": json.loads(away.body)["tools"],
     }
-    assert [loss.path for loss in away.losses] == ["$.verbosity", "$.tools[0]"]
+    assert json.loads(away.body)["tools"][0]["function"]["name"] == "c"
+    paths = ["$.tools.c", "$.verbosity", "$.tools[0].description"]
+    assert [loss.path for loss in away.losses] == paths
 
 
 @pytest.mark.row("M-009", "M-056", "M-168", "M-173", "T204", "T205")

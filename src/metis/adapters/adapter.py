@@ -1,18 +1,24 @@
 """Adapters: a codec bound to a provider, the one entry for conversations, out and in."""
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from metis.adapters.codecs import CODECS, AwsFrameDecoder, AwsFrameEncoder
+from metis.adapters.client_features import (
+    accepted_betas,
+    beta_headers,
+    beta_keys,
+    client_betas,
+    with_planned_cache,
+)
+from metis.adapters.codecs import CODECS, AwsFrameDecoder, AwsFrameEncoder, body_bytes
 from metis.adapters.declared_tools import response_context
 from metis.adapters.history import EncodedHistory, HistoryCache, encode_history
 from metis.adapters.hosts import PROVIDERS, profile_of
-from metis.adapters.limits import output_limit_beside
+from metis.adapters.limits import fitted_output_limit
 from metis.adapters.model import ModelFacts, TokenEstimate, model_facts, wire_model_name
 from metis.adapters.output_format import JsonInThinking, JsonInThinkingDecoder
 from metis.adapters.profile import Profile
@@ -38,9 +44,8 @@ from metis.adapters.think_tags import (
     join_think_tags,
     split_think_tags,
 )
-from metis.adapters.tool_options import OptionLoss, placeholder_tools
-from metis.canonical.errors import DecodeError, InvalidValueError, ProviderError
-from metis.canonical.json_value import json_fault
+from metis.adapters.tool_options import OptionLoss, placeholder_tools, with_native_keys
+from metis.canonical.errors import InvalidValueError, ProviderError
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities, Capability
@@ -132,13 +137,16 @@ class Adapter:
         Three steps: a plan of the options and tools, the encoded history, and the body around it.
         """
         profile, model = self.profile, self._requested_model(options)
-        plan = self._planner.request_plan(model, options, tools, messages)
+        plan, messages = self._plan(model, options, tools, messages)
         sent, instruction_losses = plan.history(messages)
         target = self._target(model, plan.options)
         history = encode_history(sent, profile, model, target, self._histories)
         if not plan.tools and profile.needs_tool_definitions:
             plan = self._with_placeholder_tools(options, plan, history, model)
-        body_options = self._body_options(plan.options) if profile.body_keys else plan.options
+        betas, beta_losses = accepted_betas(options, profile)
+        body_options = plan.options
+        if profile.body_keys:
+            body_options = self._body_options(plan.options, beta_keys(betas, profile))
         # Native options may name an input that the provider has stored.
         if messages and history.encoder.is_empty and not options.native.get(profile.protocol):
             raise InvalidValueError(
@@ -147,7 +155,12 @@ class Adapter:
             )
         body = history.encoder.body(plan.tools, body_options)
         if model.counts_output and options.max_output_tokens is None:
-            body = self._with_fitted_limit(body, history, plan, body_options, model)
+            limit = fitted_output_limit(
+                len(body), history.messages, plan.tools, body_options, model
+            )
+            if limit is not None:
+                fitted = replace(body_options, max_output_tokens=limit)
+                body = history.encoder.body(plan.tools, fitted)
         budget = options.image_budget
         if budget is not None and len(body) > budget:
             recorder = LossRecorder(target)
@@ -160,32 +173,36 @@ class Adapter:
             self._histories.store(history, len(body))
         path, route_losses = self._route(history.encoder, plan, model)
         session_id = messages[0].session_id if messages else ""
-        losses = [*plan.losses, *instruction_losses, *route_losses]
+        losses = [*plan.losses, *beta_losses, *instruction_losses, *route_losses]
         return WireRequest(
             path=path,
-            headers={"content-type": "application/json", **profile.headers},
+            headers={
+                "content-type": "application/json",
+                **profile.headers,
+                **beta_headers(betas, profile),
+            },
             body=body,
             losses=history.losses + [self._loss_of_option(session_id, loss) for loss in losses],
         )
 
-    def _with_fitted_limit(
+    def _plan(
         self,
-        body: bytes,
-        history: EncodedHistory,
-        plan: RequestPlan,
-        options: AdapterOptions,
         model: ModelFacts,
-    ) -> bytes:
-        # These models refuse a prompt and a limit that exceed the window together (T216).
-        limit = options.max_output_tokens
-        capabilities = model.capabilities
-        if limit is None or len(body) // 2 + limit <= capabilities.max_context_tokens:
-            return body
-        estimate = TokenEstimate(model.token_rates, model.target)
-        fitted = output_limit_beside(estimate.request_tokens(history.messages, plan.tools), model)
-        budget = 0 if options.reasoning is None else options.reasoning.budget_tokens or 0
-        fitted = min(max(fitted, budget + 1), limit)
-        return history.encoder.body(plan.tools, replace(options, max_output_tokens=fitted))
+        options: AdapterOptions,
+        tools: Sequence[ToolDefinition],
+        messages: Sequence[Message],
+    ) -> tuple[RequestPlan, Sequence[Message]]:
+        plan = self._planner.request_plan(model, options, tools, messages)
+        if options.origin in (None, self.name):
+            return plan, messages
+        profile = self.profile
+        keys, messages, losses = with_planned_cache(
+            options, messages, model, profile, has_tools=bool(plan.tools)
+        )
+        if not losses:
+            return plan, messages
+        marked = with_native_keys(plan.options, profile.protocol, keys) if keys else plan.options
+        return replace(plan, options=marked, losses=[*plan.losses, *losses]), messages
 
     def _with_placeholder_tools(
         self, options: AdapterOptions, plan: RequestPlan, history: EncodedHistory, model: ModelFacts
@@ -212,14 +229,14 @@ class Adapter:
             losses=[*plan.losses, *losses],
         )
 
-    def _body_options(self, options: AdapterOptions) -> AdapterOptions:
+    def _body_options(self, options: AdapterOptions, betas: Mapping[str, Any]) -> AdapterOptions:
         # Bedrock and Vertex state model and stream in the path, and refuse these keys in the
         # body.
         profile = self.profile
         native = options.native.get(profile.protocol, {})
         changes: dict[str, Any] = dict.fromkeys(profile.path_options - native.keys())
         if not are_native_options(options, profile):
-            changes["native"] = {profile.protocol: {**profile.body_keys, **native}}
+            changes["native"] = {profile.protocol: {**profile.body_keys, **native, **betas}}
         return replace(options, **changes)
 
     def _route(
@@ -287,7 +304,7 @@ class Adapter:
     ) -> Message:
         """Return the message of a response; an error body raises the error that it states."""
         context = self.complete_context(context)
-        message = self._codec.decode_response(_bytes_of(body), context)
+        message = self._codec.decode_response(body_bytes(body), context)
         check_content(message.content, context.limits)
         if self.profile.tags_thinking:
             message = split_think_tags(message, self.name)
@@ -329,7 +346,7 @@ class Adapter:
     ) -> CanonicalRequest:
         """Return the canonical request of a client that speaks this provider's protocol."""
         context = self.complete_context(context)
-        request = self._codec.decode_request(_bytes_of(body), context)
+        request = self._codec.decode_request(body_bytes(body), context)
         messages = self.client_messages(request.messages, context)
         if not are_identical(messages, request.messages):
             request = replace(request, messages=messages)
@@ -352,7 +369,11 @@ class Adapter:
             request = self._with_path_options(request, context)
         if context.find_seals is not None and (keys := seal_keys(request)):
             request = restore_seals(request, context.find_seals(keys))
-        return replace(request, options=replace(request.options, origin=self.name))
+        options = replace(request.options, origin=self.name)
+        if self.profile.has_betas:
+            native = options.native.get(self.profile.protocol, {})
+            options = replace(options, betas=client_betas(context, native))
+        return replace(request, options=options)
 
     def _with_path_options(
         self, request: CanonicalRequest, context: RequestContext
@@ -451,24 +472,6 @@ class Adapter:
             change=loss.change,
             path=f"$.{loss.key}",
         )
-
-
-def _bytes_of(body: object) -> bytes:
-    # A dict is encoded and decoded again, so that nobody can change a message through it later.
-    if isinstance(body, bytes):
-        return body
-    if isinstance(body, bytearray | memoryview):
-        return bytes(cast("bytearray", body))
-    if not isinstance(body, dict):
-        raise DecodeError(f"a body must be bytes or a dict, got {type(body).__name__}")
-    wire = cast("dict[str, Any]", body)
-    fault = json_fault(wire)
-    if fault:
-        raise DecodeError(fault[1], path=fault[0])
-    try:
-        return msgspec.json.encode(wire)
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise DecodeError(f"the body cannot be written as JSON: {error}") from None
 
 
 @renamed_parameters(hides_ids="redact_ids")

@@ -3,7 +3,7 @@
 import binascii
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
 import pybase64
@@ -11,11 +11,13 @@ from msgspec import Struct
 
 from metis.canonical.errors import (
     AuthenticationError,
+    DecodeError,
     InvalidRequestError,
     NetworkError,
     ProviderError,
     RateLimitError,
 )
+from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message
 from metis.projection import Loss
 from metis.streaming import StreamEvent
@@ -81,6 +83,25 @@ class _Chunk(Struct):
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+def body_bytes(body: object) -> bytes:
+    """Return a body as bytes; one that is given as a dict is encoded."""
+    # A dict is encoded and decoded again, so that nobody can change a message through it later.
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(cast("bytearray", body))
+    if not isinstance(body, dict):
+        raise DecodeError(f"a body must be bytes or a dict, got {type(body).__name__}")
+    wire = cast("dict[str, Any]", body)
+    fault = json_fault(wire)
+    if fault:
+        raise DecodeError(fault[1], path=fault[0])
+    try:
+        return msgspec.json.encode(wire)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise DecodeError(f"the body cannot be written as JSON: {error}") from None
 
 
 class AwsFrameDecoder:

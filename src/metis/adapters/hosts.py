@@ -81,6 +81,7 @@ _ROWS = (
         url_blocks=_IMAGE_URLS,
         cache_marks=4,
         can_mark_calls=False,
+        marked_model_pattern="^anthropic/",
         # Signed and encrypted details have to come back as they were (T55).
         **_thinking("reasoning_details"),
     ),

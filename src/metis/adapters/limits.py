@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metis.adapters.model import ModelFacts
+from metis.adapters.model import ModelFacts, TokenEstimate
 from metis.adapters.tool_options import OptionLoss
 from metis.canonical.errors import InvalidValueError
+from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.limits import SHARED_LIMITS, LimitRule
 from metis.projection.loss import Change
@@ -137,12 +138,23 @@ class OptionLimits:
         self._losses.append(OptionLoss(key, reason, Change.ALTERED))
 
 
-def output_limit_beside(prompt_tokens: int, model: ModelFacts) -> int:
-    """Return the largest output limit that fits into the window beside an estimated prompt (T216).
+def fitted_output_limit(
+    body_size: int,
+    messages: Sequence[Message],
+    tools: Sequence[ToolDefinition],
+    options: AdapterOptions,
+    model: ModelFacts,
+) -> int | None:
+    """Return an output limit that fits into the window beside the prompt; None if it does (T216).
 
     An estimate may be too low by a tenth. A response shorter than the least limit helps nobody:
     the provider may then refuse the request as too long.
     """
-    capabilities = model.capabilities
-    free = capabilities.max_context_tokens - prompt_tokens * 11 // 10
-    return min(max(free, _LEAST_OUTPUT), capabilities.max_output_tokens)
+    limit, window = options.max_output_tokens, model.capabilities.max_context_tokens
+    if limit is None or body_size // 2 + limit <= window:
+        return None
+    tokens = TokenEstimate(model.token_rates, model.target).request_tokens(messages, tools)
+    free = max(window - tokens * 11 // 10, _LEAST_OUTPUT)
+    # A thinking budget has to be smaller than the limit.
+    budget = 0 if options.reasoning is None else options.reasoning.budget_tokens or 0
+    return min(max(free, budget + 1), limit)

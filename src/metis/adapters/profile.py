@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
@@ -97,6 +97,12 @@ class Profile(MessageRules, frozen=True, kw_only=True):
     """The key that names a cached prefix, which contains instructions and tools (T178)."""
     cache_key_option: str | None = None
     """The native option for a key that brings requests to where their prefix is cached (T177)."""
+    beta_place: Literal["", "header", "body"] = ""
+    """Where a request names beta features of Anthropic; empty if the host has none."""
+    betas: Mapping[str, str] = {}
+    """The beta features that it has, by their names at Anthropic (T220)."""
+    marked_model_pattern: str | None = None
+    """A pattern of the models that cache only marked prefixes; None if marks are optional."""
     cache_on_request: bool = False
     """Whether the provider, at its usual host, caches a request only if it asks for that."""
     required_choice: str | None = None
@@ -182,6 +188,11 @@ class Profile(MessageRules, frozen=True, kw_only=True):
         return f"{self.name}@{self.issuer_scope}" if self.issuer_scope else self.name
 
     @property
+    def has_betas(self) -> bool:
+        """Whether a request can name beta features."""
+        return bool(self.beta_place)
+
+    @property
     def is_usual_host(self) -> bool:
         """Whether requests go to the provider itself, not to a server that speaks its protocol."""
         return self.usual_host in ("", urlsplit(self.base_url).hostname)
@@ -252,7 +263,7 @@ class Profile(MessageRules, frozen=True, kw_only=True):
         user_blocks = self._user_blocks(capabilities, model)
         is_older = model.removeprefix("models/").startswith(self.older_model_prefixes)
         accepts_media = capabilities.supports_images and not is_older
-        if not accepts_media or not _matches(self.media_result_model_pattern, model):
+        if not accepts_media or not matches_model(self.media_result_model_pattern, model):
             result_blocks = frozenset({"text"})
         else:
             result_blocks = self.result_blocks & user_blocks
@@ -282,25 +293,25 @@ class Profile(MessageRules, frozen=True, kw_only=True):
         )
 
     def _needs_signatures(self, model: str) -> bool:
-        is_exempt = bool(self.unsigned_model_pattern) and _matches(
+        is_exempt = bool(self.unsigned_model_pattern) and matches_model(
             self.unsigned_model_pattern, model
         )
         return self.needs_signatures and not is_exempt
 
     def _user_blocks(self, capabilities: AdapterCapabilities, model: str) -> frozenset[str]:
-        has_audio = bool(self.audio_media_types) and _matches(self.audio_model_pattern, model)
+        has_audio = bool(self.audio_media_types) and matches_model(self.audio_model_pattern, model)
         accepted = {
             "text": True,
             "image": capabilities.supports_images,
             "document": self.accepts_documents,
             "audio": has_audio,
-            "video": self.accepts_video and _matches(self.video_model_pattern, model),
+            "video": self.accepts_video and matches_model(self.video_model_pattern, model),
         }
         return frozenset(block_type for block_type, is_accepted in accepted.items() if is_accepted)
 
 
-def _matches(pattern: str, model: str) -> bool:
-    # An empty pattern matches all models.
+def matches_model(pattern: str, model: str) -> bool:
+    """Whether a pattern finds a model by its name; an empty one matches all models."""
     return not pattern or re.search(pattern, model) is not None
 
 

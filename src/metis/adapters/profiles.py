@@ -63,6 +63,53 @@ _GEMINI = Profile(
     older_model_prefixes=("gemini-1", "gemini-2", "gemma", "learnlm"),
 )
 
+# What each host of Claude has of Anthropic's beta features; it answers 400 to any other name.
+# Source: https://github.com/BerriAI/litellm/blob/main/litellm/anthropic_beta_headers_config.json,
+# https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-anthropic-claude-messages-request-response.html
+_CLOUD_BETAS = (
+    "compact-2026-01-12",
+    "computer-use-2025-01-24",
+    "computer-use-2025-11-24",
+    "context-1m-2025-08-07",
+    "context-management-2025-06-27",
+    "interleaved-thinking-2025-05-14",
+    "thinking-binding-controls-2026-08-01",
+    "thinking-display-updates-2026-08-18",
+    "tool-search-tool-2025-10-19",
+)
+_BEDROCK_BETAS = (
+    *_CLOUD_BETAS,
+    "effort-2025-11-24",
+    "fine-grained-tool-streaming-2025-05-14",
+    "mid-conversation-output-config-2026-07-01",
+    "mid-conversation-tool-changes-2026-07-01",
+    "tool-examples-2025-10-29",
+)
+_VERTEX_BETAS = (*_CLOUD_BETAS, "per-turn-control-2026-07-01", "web-search-2025-03-05")
+_ANTHROPIC_BETAS = (
+    *_CLOUD_BETAS,
+    "advanced-tool-use-2025-11-20",
+    "code-execution-2025-08-25",
+    "effort-2025-11-24",
+    "fast-mode-2026-02-01",
+    "files-api-2025-04-14",
+    "fine-grained-tool-streaming-2025-05-14",
+    "mcp-client-2025-04-04",
+    "mcp-client-2025-11-20",
+    "mid-conversation-output-config-2026-07-01",
+    "mid-conversation-tool-changes-2026-07-01",
+    "output-128k-2025-02-19",
+    "per-turn-control-2026-07-01",
+    "prompt-caching-scope-2026-01-05",
+    "skills-2025-10-02",
+    "structured-outputs-2025-11-13",
+    "token-efficient-tools-2025-02-19",
+    "web-fetch-2025-09-10",
+    "web-search-2025-03-05",
+)
+# The clouds have a part of this feature under its earlier name.
+_RENAMED_BETAS = {"advanced-tool-use-2025-11-20": "tool-search-tool-2025-10-19"}
+
 _ANTHROPIC = Profile(
     name="anthropic",
     protocol="anthropic",
@@ -75,6 +122,9 @@ _ANTHROPIC = Profile(
     default_model="claude-sonnet-4-6",
     defaults=assumed_capabilities(200_000, 32_000),
     needs_output_limit=True,
+    beta_place="header",
+    betas={name: name for name in _ANTHROPIC_BETAS},
+    marked_model_pattern="",
     cache_on_request=True,
     search={"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
     tool_schemas=_PLAIN_ROOT,
@@ -211,6 +261,7 @@ _CONVERSE = Profile(
     max_image_side=8000,
     cache_marks=4,
     unmarkable_blocks=frozenset({"document", "video"}),
+    marked_model_pattern="anthropic.claude",
 )
 
 _OLLAMA = Profile(
@@ -266,6 +317,8 @@ _ROWS = (
         default_model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
         path_options=frozenset({"model", "stream"}),
         body_keys={"anthropic_version": "bedrock-2023-05-31"},
+        beta_place="body",
+        betas={name: name for name in _BEDROCK_BETAS} | _RENAMED_BETAS,
         aws_framed=True,
         model_pattern=_CLAUDE_AT_BEDROCK,
         catalog_provider="anthropic",
@@ -287,6 +340,7 @@ _ROWS = (
         headers={},
         path_options=frozenset({"model"}),
         body_keys={"anthropic_version": "vertex-2023-10-16"},
+        betas={name: name for name in _VERTEX_BETAS} | _RENAMED_BETAS,
         model_pattern=r"(claude-[^@]+)(?:@(\d+))?",
         issuers=frozenset({"anthropic", "bedrock"}),
         catalog_provider="anthropic",

@@ -54,6 +54,8 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     latency_ms: int = 0
     path: str | None = None
     """The path that a client called, for protocols where it states options."""
+    headers: Mapping[str, str] = {}
+    """The headers of a client's request, names in lower case; `anthropic-beta` states options."""
     tools: tuple[str, ...] = ()
     """The names of the tools in the request, by which calls in a text are recognised."""
     declared_tools: Mapping[str, DeclaredTool] = {}
@@ -133,6 +135,8 @@ class AdapterOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether thinking of other models is sent as text between `<thinking>` tags (T69)."""
     image_budget: int | None = None
     """The most characters of image data in a request; older images are dropped as losses."""
+    betas: tuple[str, ...] = ()
+    """Beta features of Anthropic's API by name; a host gets those that it has (T220)."""
     native: Mapping[str, Mapping[str, Any]] = {}
     origin: str | None = None
 
