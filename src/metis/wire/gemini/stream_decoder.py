@@ -16,6 +16,7 @@ from metis.streaming import (
     SseFrame,
     SseParser,
     StreamEvent,
+    StreamMeter,
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
@@ -107,6 +108,8 @@ class _ChunkParser:
 
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\['([^']*)'\]|\["([^"]*)"\]""")
 _VALUES = ("stringValue", "numberValue", "boolValue")
+_MAX_STEPS = 200
+"""How deep a path may lead: deeper JSON can be read by nobody."""
 
 
 def _is_piece(call: Wire) -> bool:
@@ -117,12 +120,15 @@ def _is_piece(call: Wire) -> bool:
 class _PartialCall:
     """A call whose arguments come value by value, each under its JSON path."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: StreamMeter) -> None:
+        self._meter = meter
         self._part: Wire = {}
         self._call: Wire = {}
         self._arguments: Wire = {}
         self._open_path: str | None = None
         """The path of a string that continues in the next piece."""
+        self._open_place: tuple[Any, str | int] | None = None
+        self._open_pieces: list[str] = []
 
     def add(self, part: Wire) -> bool:
         """Add a piece; return whether the call is complete."""
@@ -136,27 +142,41 @@ class _PartialCall:
 
     def to_wire(self) -> Wire:
         """Return the call as a plain response would hold it."""
+        self._close_text()
         return {**self._part, "functionCall": {**self._call, "args": self._arguments}}
 
     def _set(self, piece: Wire) -> None:
         path = maybe_text(piece.get("jsonPath")) or ""
+        value: Any = next((piece[key] for key in _VALUES if key in piece), None)
+        self._meter.add_arguments(self, len(path) + (len(value) if isinstance(value, str) else 1))
+        is_text = isinstance(value, str) or (value is None and "nullValue" not in piece)
+        if self._open_place is not None and path == self._open_path and is_text:
+            self._open_pieces.append(value or "")
+            if not piece.get("willContinue"):
+                self._close_text()
+            return
+        self._close_text()
+        if path.count(".") + path.count("[") > _MAX_STEPS:
+            raise RecursionError("a path in the arguments is too deep")
         steps = [
             int(step[2]) if step[2] is not None else step[1] or step[3] or step[4] or ""
             for step in _STEP.finditer(path.removeprefix("$"))
         ]
-        if not steps:
-            return
-        value: Any = next((piece[key] for key in _VALUES if key in piece), None)
-        target = _holder_of(self._arguments, steps)
+        target = _holder_of(self._arguments, steps) if steps else None
         if target is None:
             return
         holder, last = target
-        if path == self._open_path and isinstance(value, str):
-            value = str(holder[last]) + value
-        elif path == self._open_path and value is None and "nullValue" not in piece:
-            value = holder[last]
         holder[last] = value
-        self._open_path = path if piece.get("willContinue") and isinstance(value, str) else None
+        if piece.get("willContinue") and isinstance(value, str):
+            self._open_path, self._open_place, self._open_pieces = path, target, [value]
+
+    def _close_text(self) -> None:
+        """Write a string that came in pieces to its place; joining each would copy all others."""
+        if self._open_place is not None:
+            holder, last = self._open_place
+            holder[last] = "".join(self._open_pieces)
+        self._open_path = self._open_place = None
+        self._open_pieces = []
 
 
 def _holder_of(root: Wire, steps: list[str | int]) -> tuple[Any, str | int] | None:
@@ -238,6 +258,11 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         if not self._has_begun and has_failed(self._context):
             return self._error(read_error(self._chunks.head))
         return super()._early_end_error()
+
+    def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
+        # What came of a call is part of the message, whatever ended the stream.
+        self._close_partial_call(events)
+        super()._fail(error, events)
 
     def _error(self, wire: Wire) -> ProviderError:
         return decode_error(wire, self._context.status, self._provider)
@@ -358,7 +383,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
             self._close_partial_call(events)
             self._add_part(part, events)
             return
-        self._partial_call = self._partial_call or _PartialCall()
+        self._partial_call = self._partial_call or _PartialCall(self._meter)
         if self._partial_call.add(wire):
             self._close_partial_call(events)
 

@@ -4,7 +4,6 @@ So a streamed response is decoded by the same code as a plain one, and the two c
 """
 
 import base64
-import binascii
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -117,13 +116,19 @@ class ChoiceFold:
         self.calls: list[CallFold] = []
         self.call_at: dict[int, CallFold] = {}
         """The call that the last fragment with an index belonged to; -1 stands for no index."""
+        self._call_by_id: dict[str, CallFold] = {}
         self._parts: list[Wire] = []
+        self._part_pieces: list[str] = []
+        """The text of the last part, once a second piece of it has come."""
         self._refusal_pieces: list[str] = []
-        self._details: list[Wire] = []
+        self._details: list[_DetailFold] = []
         self._audio: Wire = {}
         self._audio_pieces: list[str] = []
+        self._transcript_pieces: list[str] = []
         self._legacy_call: CallFold | None = None
         self._message_keys: Wire = {}
+        self._lists: dict[str, _ListFold] = {}
+        """The lists among the keys of the message, while they grow."""
         self._choice_keys: Wire = {"index": 0}
         self._logprobs: Wire = {}
 
@@ -166,11 +171,25 @@ class ChoiceFold:
         elif key == "audio":
             self._add_audio(maybe_object(value))
         elif key not in ("tool_calls", "function_call"):
-            self._message_keys[key] = _merge_values(self._message_keys.get(key), value)
+            self._add_key(key, value)
+
+    def _add_key(self, key: str, value: Any) -> None:
+        """Add an unknown key: lists are joined, of other values the last one counts."""
+        old = self._message_keys.get(key)
+        if not (isinstance(old, list) and isinstance(value, list)):
+            self._message_keys[key] = value
+            self._lists.pop(key, None)
+            return
+        fold = self._lists.get(key)
+        if fold is None:
+            fold = self._lists[key] = _ListFold(maybe_list(old))
+            self._message_keys[key] = fold.items
+        fold.extend(maybe_list(value))
 
     def _add_content(self, content: Any) -> None:
         if isinstance(content, str):
-            self.text_pieces.append(content)
+            if content:
+                self.text_pieces.append(content)
             return
         self._flush_text()
         for part in maybe_list(content):
@@ -184,25 +203,37 @@ class ChoiceFold:
             self._add_part({"type": "text", "text": text})
 
     def _add_part(self, part: Wire) -> None:
+        kind = part.get("type")
         last = self._parts[-1] if self._parts else {}
-        if last.get("type") != part.get("type") or part.get("type") not in ("text", "thinking"):
+        if last.get("type") != kind or kind not in ("text", "thinking"):
             self._meter.add_block()
-            self._parts.append(part)
-        elif part.get("type") == "text":
-            text = _text(last.get("text")) + text_of_part(part)
-            self._parts[-1] = {**last, **part, "text": text}
-        else:
-            chunks = [{"type": "text", "text": text_of_part(last) + text_of_part(part)}]
-            self._parts[-1] = {**last, **part, "thinking": chunks}
+            self._close_part()
+            self._part_pieces = []
+            self._parts.append(dict(part))
+            return
+        # Pieces are joined once, at the end: joining each to the text so far would copy all of it.
+        if not self._part_pieces:
+            text = _text(last.get("text")) if kind == "text" else text_of_part(last)
+            self._part_pieces.append(text)
+        self._part_pieces.append(text_of_part(part))
+        last |= part
+
+    def _close_part(self) -> None:
+        """Write the text of the last part into it."""
+        if self._part_pieces:
+            text, part = "".join(self._part_pieces), self._parts[-1]
+            if part.get("type") == "text":
+                part["text"] = text
+            else:
+                part["thinking"] = [{"type": "text", "text": text}]
+            self._part_pieces = [text]
 
     def _add_audio(self, audio: Wire) -> None:
-        data = audio.get("data")
-        if isinstance(data, str):
-            self._audio_pieces.append(data)
-        transcript = _text(self._audio.get("transcript")) + _text(audio.get("transcript"))
+        for key, pieces in (("data", self._audio_pieces), ("transcript", self._transcript_pieces)):
+            piece = audio.get(key)
+            if isinstance(piece, str) and piece:
+                pieces.append(piece)
         self._audio |= {key: value for key, value in audio.items() if value is not None}
-        if transcript:
-            self._audio["transcript"] = transcript
 
     def call_of(self, fragment: Wire) -> CallFold:
         """Return the call that a fragment belongs to; it is created by a first fragment."""
@@ -214,7 +245,7 @@ class ChoiceFold:
         call = self.call_at.get(index) or (self.calls[-1] if self.calls and index < 0 else None)
         wire_id = _text(fragment.get("id"))
         if wire_id:
-            same_id = next((other for other in self.calls if other.wire_id == wire_id), None)
+            same_id = self._call_by_id.get(wire_id)
             call = same_id or (call if call is not None and not call.wire_id else None)
         elif call is not None and _starts_another(call, fragment):
             call = None
@@ -223,7 +254,18 @@ class ChoiceFold:
             call = CallFold(self._meter)
             self.calls.append(call)
         self.call_at[index] = call
+        if wire_id:
+            self._call_by_id.setdefault(call.wire_id or wire_id, call)
         return call
+
+    def _joined_audio(self) -> Wire:
+        """Return the audio of a response with its data and its transcript in one piece."""
+        audio = dict(self._audio)
+        if self._audio_pieces:
+            audio["data"] = _joined_base64(self._audio_pieces)
+        if self._transcript_pieces:
+            audio["transcript"] = "".join(self._transcript_pieces)
+        return audio
 
     def legacy_call(self) -> CallFold:
         """Return the call that `function_call` carries, the form before `tool_calls`."""
@@ -247,15 +289,17 @@ class ChoiceFold:
         refusal = "".join(self._refusal_pieces)
         if self._parts:
             self._flush_text()
+            self._close_part()
         content: Any = list(self._parts) or "".join(self.text_pieces)
         # As in plain responses: content is null where something else stands for it.
         allows_null = calls or refusal or self._legacy_call or self._audio
         message: Wire = {"role": "assistant", "content": content or (None if allows_null else "")}
         for key, pieces in self.reasoning_pieces.items():
             message[key] = "".join(pieces)
-        message |= {DETAILS_KEY: self._details, "refusal": refusal, "tool_calls": calls}
+        details = [detail.to_wire() for detail in self._details]
+        message |= {DETAILS_KEY: details, "refusal": refusal, "tool_calls": calls}
         message["function_call"] = self._legacy_call.to_wire() if self._legacy_call else None
-        message["audio"] = _join_audio(self._audio, self._audio_pieces)
+        message["audio"] = self._joined_audio()
         stated = {key: value for key, value in message.items() if value or key == "content"}
         return {**self._message_keys, **stated}
 
@@ -313,20 +357,42 @@ def fold_body(envelope: Wire, usage: Wire, choices: Iterable[ChoiceFold]) -> Wir
     return body
 
 
-def _merge_details(details: list[Wire], fragments: list[Any]) -> None:
+class _DetailFold:
+    """One part of OpenRouter's typed reasoning whose fragments are coming in."""
+
+    def __init__(self, fragment: Wire) -> None:
+        self.wire = dict(fragment)
+        self._pieces: dict[str, list[str]] = {}
+
+    def add(self, fragment: Wire) -> None:
+        """Add a fragment: texts grow, of other values the last one counts."""
+        for key, value in fragment.items():
+            if key in _CONCATENATED_KEYS and isinstance(value, str):
+                pieces = self._pieces.get(key)
+                if pieces is None:
+                    pieces = self._pieces[key] = [_text(self.wire.get(key))]
+                    self.wire.setdefault(key, "")
+                pieces.append(value)
+            elif value is not None or key not in self.wire:
+                self.wire[key] = value
+                self._pieces.pop(key, None)
+
+    def to_wire(self) -> Wire:
+        """Return the part as a plain response has it."""
+        texts = {key: "".join(pieces) for key, pieces in self._pieces.items()}
+        return {**self.wire, **texts}
+
+
+def _merge_details(details: list[_DetailFold], fragments: list[Any]) -> None:
     """Add fragments of OpenRouter's typed reasoning to the parts that they continue (T55)."""
     for fragment in map(maybe_object, fragments):
         # Fragments continue one of the last parts; a server could send thousands of others.
         recent = islice(reversed(details), _MAX_OPEN_DETAILS)
-        detail = next((part for part in recent if _continues(part, fragment)), None)
+        detail = next((part for part in recent if _continues(part.wire, fragment)), None)
         if detail is None:
-            details.append(dict(fragment))
-            continue
-        for key, value in fragment.items():
-            if key in _CONCATENATED_KEYS and isinstance(value, str):
-                detail[key] = _text(detail.get(key)) + value
-            elif value is not None or key not in detail:
-                detail[key] = value
+            details.append(_DetailFold(fragment))
+        else:
+            detail.add(fragment)
 
 
 def _continues(detail: Wire, fragment: Wire) -> bool:
@@ -343,38 +409,45 @@ def text_of_part(part: Wire) -> str:
     return "".join(_text(maybe_object(chunk).get("text")) for chunk in maybe_list(value))
 
 
-def _merge_values(old: Any, new: Any) -> Any:
-    """Merge two values of an unknown key: lists are joined, by index if items have one."""
-    if not (isinstance(old, list) and isinstance(new, list)):
-        return new
-    merged: list[Any] = list(maybe_list(old))
-    for item in maybe_list(new):
-        index = maybe_object(item).get("index")
-        position = next(
-            (
-                n
-                for n, other in enumerate(merged)
-                if index is not None and maybe_object(other).get("index") == index
-            ),
-            None,
-        )
-        if position is None:
-            merged.append(item)
-        else:
-            merged[position] = {**merged[position], **item}
-    return merged
+class _ListFold:
+    """A list under an unknown key that grows: items with an index are merged by it."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items: list[Any] = []
+        self._by_index: dict[object, Wire] = {}
+        for item in items:
+            self._append(item)
+
+    def extend(self, items: list[Any]) -> None:
+        """Add items; one with the index of another adds its keys to that one."""
+        for item in items:
+            index = _item_index(item)
+            same = None if index is None else self._by_index.get(index)
+            if same is None:
+                self._append(item)
+            else:
+                same |= item
+
+    def _append(self, item: Any) -> None:
+        index = _item_index(item)
+        if index is not None and index not in self._by_index:
+            # A copy, because it may be extended, and events may hold what came.
+            item = self._by_index[index] = dict(item)
+        self.items.append(item)
 
 
-def _join_audio(audio: Wire, pieces: list[str]) -> Wire:
-    """Return the audio of a response with its data in one piece."""
-    if not pieces:
-        return audio
+def _item_index(item: Any) -> str | int | None:
+    index = maybe_object(item).get("index")
+    return index if isinstance(index, str | int) else None
+
+
+def _joined_base64(pieces: list[str]) -> str:
     try:
         # OpenAI pads the base64 of every piece, so that joining the texts would be invalid.
         data = b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
-    except binascii.Error:
-        return {**audio, "data": "".join(pieces)}
-    return {**audio, "data": base64.b64encode(data).decode()}
+    except ValueError:
+        return "".join(pieces)
+    return base64.b64encode(data).decode()
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,7 @@ Stream events name blocks by their index, which never decreases. So of several i
 once only the first is reported as it grows. The others wait, and are then reported in one piece.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -64,7 +65,7 @@ class ItemReporter:
         self._message_id = message_id
         self._ids = ids
         self._issuer = issuer
-        self._waiting: list[StreamItem] = []
+        self._waiting: deque[StreamItem] = deque()
         self._next_index = 0
 
     def add_item(self, item: StreamItem, events: list[StreamEvent]) -> None:
@@ -117,7 +118,7 @@ class ItemReporter:
             self.current.free_pieces()
             self.current = None
             if self._waiting:
-                self._make_current(self._waiting.pop(0), events)
+                self._make_current(self._waiting.popleft(), events)
 
     def _make_current(self, item: StreamItem, events: list[StreamEvent]) -> None:
         """Begin to report an item, with all that has come of it."""
@@ -445,17 +446,25 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
     def _finish_items(self, output: list[Any], events: list[StreamEvent]) -> list[Any]:
         """Return the final items of the response; items that no event has ended end here."""
         reporter = self._begin_response(events)
-        remaining, final_items = list(self._items), list[Any]()
+        items, final_items = tuple(self._items), list[Any]()
+        remaining: dict[StreamItem, None] = dict.fromkeys(items)
+        # Per type the items that may remain, the next one last: a search through all of them for
+        # each final item would take quadratic time.
+        by_kind: dict[str, list[StreamItem]] = {}
+        for item in reversed(items):
+            by_kind.setdefault(item.kind, []).append(item)
         for index, final in enumerate(map(maybe_object, output)):
             item = self._by_id.get(maybe_text(final.get("id")) or "")
             # Some servers give an item a new id in the final response: then its type decides.
             if item is None or item not in remaining:
-                kind = final.get("type")
-                item = next((other for other in remaining if other.kind == kind), None)
+                same_kind = by_kind.get(maybe_text(final.get("type")) or "", [])
+                while same_kind and same_kind[-1] not in remaining:
+                    same_kind.pop()
+                item = same_kind[-1] if same_kind else None
             if item is None:
                 item = self._add_item(dict(final), len(self._items) + index, events)
             else:
-                remaining.remove(item)
+                del remaining[item]
             reporter.finish_item(item, final, events)
             final_items.append(item.wire)
         for item in remaining:
