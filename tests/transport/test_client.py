@@ -19,6 +19,7 @@ from metis.canonical.errors import (
     NetworkError,
     ProviderError,
     RateLimitError,
+    ResponseLimitError,
     ServerError,
 )
 from metis.streaming import MessageComplete, StreamError, StreamEvent, TextDelta
@@ -310,7 +311,7 @@ async def test_an_answer_without_end_is_cut() -> None:
         serve(json_response(200, ANSWER)) as adapter,
         Transport(limits=limits, retry=Retry(attempts=1)) as client,
     ):
-        with pytest.raises(NetworkError, match="more than 10 bytes"):
+        with pytest.raises(ResponseLimitError, match="more than 10 bytes"):
             await client.complete(adapter, request_of(adapter), CONTEXT)
 
 

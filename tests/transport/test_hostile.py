@@ -22,6 +22,7 @@ from metis.canonical.errors import (
     NetworkError,
     ProviderError,
     RedirectError,
+    ResponseLimitError,
     ServerError,
     WebPageError,
 )
@@ -206,7 +207,7 @@ async def test_a_response_over_the_limit_is_not_requested_again() -> None:
         return web.json_response({"text": "x" * 10_000})
 
     async with serve(long) as url, client_with(response_bytes=1000) as client:
-        with pytest.raises(NetworkError, match="more than 1000 bytes"):
+        with pytest.raises(ResponseLimitError, match="more than 1,000 bytes"):
             await completed(client, adapters.get("anthropic", base_url=url))
     assert len(attempts) == 1
 

@@ -12,8 +12,8 @@ from aiohttp import web
 from build import user
 from metis import adapters
 from metis.adapters import Adapter
-from metis.canonical import MessageStatus, TextBlock
-from metis.canonical.errors import NetworkError
+from metis.canonical import Message, MessageStatus, TextBlock
+from metis.canonical.errors import NetworkError, ResponseLimitError
 from metis.streaming import MessageComplete, StreamError, StreamEvent, StreamLimits
 from metis.transport import Limits, Retry, Transport
 from metis.transport.response import LARGE_BYTES
@@ -62,15 +62,15 @@ class Sender:
 
 
 @asynccontextmanager
-async def serve(sender: Sender) -> AsyncGenerator[Adapter]:
+async def serve(sender: Sender, name: str = "anthropic") -> AsyncGenerator[Adapter]:
     app = web.Application()
-    app.router.add_post("/v1/messages", sender.handle)
+    app.router.add_post("/{path:.*}", sender.handle)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        yield adapters.get("anthropic", base_url=f"http://127.0.0.1:{runner.addresses[0][1]}")
+        yield adapters.get(name, base_url=f"http://127.0.0.1:{runner.addresses[0][1]}")
     finally:
         await runner.cleanup()
 
@@ -188,8 +188,37 @@ async def test_a_plain_body_is_decompressed_with_a_limit() -> None:
         serve(Sender(lambda: chunks_of(bomb), "gzip")) as adapter,
         Transport(limits=Limits(response_bytes=100_000), retry=ONCE) as client,
     ):
-        with pytest.raises(NetworkError, match="more than 100000 bytes"):
+        with pytest.raises(ResponseLimitError, match="more than 100,000 bytes"):
             await client.complete(adapter, adapter.to_wire([user("hi")]), CONTEXT)
+
+
+BODIES: dict[str, bytes] = {
+    "anthropic": b'{"id":"m","type":"message","content":[{"type":"text","text":"%b"}]}',
+    "openai": b'{"id":"m","choices":[{"index":0,"message":{"content":"%b"}}]}',
+    "openai-responses": b'{"id":"m","output":[{"type":"message","role":"assistant",'
+    b'"content":[{"type":"output_text","text":"%b"}]}]}',
+    "gemini": b'{"candidates":[{"content":{"parts":[{"text":"%b"}]}}]}',
+    "ollama": b'{"model":"m","message":{"role":"assistant","content":"%b"},"done":true}',
+    "bedrock-converse": b'{"output":{"message":{"role":"assistant","content":[{"text":"%b"}]}}}',
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_what_came_of_a_plain_response_that_is_too_long_is_in_the_error(name: str) -> None:
+    body = BODIES[name] % (b"word " * 4000)
+    async with (
+        serve(Sender(lambda: chunks_of(body)), name) as adapter,
+        Transport(limits=Limits(response_bytes=10_000), retry=ONCE) as client,
+    ):
+        with pytest.raises(ResponseLimitError) as raised:
+            await client.complete(adapter, adapter.to_wire([user("hi")]), CONTEXT)
+    message = raised.value.message
+    assert isinstance(message, Message)
+    assert message.metadata.status is MessageStatus.ERROR
+    (block,) = message.content
+    assert isinstance(block, TextBlock)
+    assert block.text.startswith("word word")
+    assert len(block.text) > 9000
 
 
 async def test_other_tasks_run_while_a_large_body_is_decompressed() -> None:

@@ -1,5 +1,6 @@
 """A response that exceeds a limit ends with a typed error, and what came is in its message."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from metis import adapters
-from metis.canonical import MessageStatus, ToolUseBlock
+from metis.canonical import Message, MessageStatus, ToolUseBlock
 from metis.canonical.errors import ResponseLimitError
 from metis.streaming import StreamError, StreamEvent, StreamLimits, ToolUseEnd, ToolUseStart
 from metis.streaming.aws_event_stream import encode_event_frame
@@ -209,9 +210,8 @@ def test_a_frame_without_end(name: str) -> None:
     events = read(name, iter([provider.start, *pieces]), frame_bytes=2000)
     end = events[-1]
     assert isinstance(end, StreamError)
-    assert end.error_class == (
-        "NetworkError" if name == "bedrock-converse" else "ResponseLimitError"
-    )
+    assert end.error_class == "ResponseLimitError"
+    assert "bytes in one event" in end.text
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
@@ -311,3 +311,26 @@ def test_a_plain_response_has_the_same_limits(limit: str, kind: str) -> None:
     with pytest.raises(ResponseLimitError) as raised:
         adapters.get("anthropic").from_wire_response(body, context)
     assert raised.value.code == limit
+    partial = raised.value.message
+    assert isinstance(partial, Message)
+    assert partial.metadata.status is MessageStatus.ERROR
+    assert [block.type for block in partial.content] == [kind] * 20
+
+
+def test_an_event_of_claude_in_an_aws_frame_without_end() -> None:
+    def chunk(data: bytes) -> bytes:
+        payload = json.dumps({"bytes": base64.b64encode(data).decode()}).encode()
+        return encode_event_frame({":message-type": "event", ":event-type": "chunk"}, payload)
+
+    starts = [
+        event.removeprefix(b"data: ") for event in PROVIDERS["anthropic"].start.split(b"\n\n")
+    ]
+    delta = {"type": "content_block_delta", "index": 0}
+    events = [
+        *starts[:2],
+        json.dumps({**delta, "delta": {"type": "text_delta", "text": "word"}}).encode(),
+        json.dumps({**delta, "delta": {"type": "text_delta", "text": "x" * 5000}}).encode(),
+    ]
+    end = failed(read("bedrock", map(chunk, events), frame_bytes=2000), "bedrock")
+    assert "bytes in one event" in end.text
+    assert "word" in str(end.message)

@@ -47,13 +47,14 @@ from metis.adapters.think_tags import (
 from metis.adapters.tool_options import OptionLoss, placeholder_tools, with_native_keys
 from metis.canonical.errors import InvalidValueError, ProviderError
 from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageStatus
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities, Capability
 from metis.deprecation import renamed_parameters
 from metis.projection import Change, Loss, LossRecorder, Target, are_identical, keep_newest_images
 from metis.projection.cache_marks import LONG_TTL
 from metis.streaming import StreamEvent
-from metis.streaming.limits import check_content
+from metis.streaming.limits import limit_content
 from metis.wire.call import (
     AdapterOptions,
     CanonicalRequest,
@@ -302,10 +303,24 @@ class Adapter:
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> Message:
-        """Return the message of a response; an error body raises the error that it states."""
+        """Return the message of a response; an error body raises the error that it states.
+
+        Raises:
+            ResponseLimitError: it has more than `context.limits` allow; the error has the message
+                up to there.
+        """
         context = self.complete_context(context)
         message = self._codec.decode_response(body_bytes(body), context)
-        check_content(message.content, context.limits)
+        content, error = limit_content(message.content, context.limits)
+        if error is None:
+            return self._adapted(message, context)
+        metadata = replace(message.metadata, status=MessageStatus.ERROR)
+        partial = replace(message, content=tuple(content), metadata=metadata)
+        error.message = self._adapted(partial, context)
+        raise error
+
+    def _adapted(self, message: Message, context: RequestContext) -> Message:
+        """Return a message with what is special about the host that sent it."""
         if self.profile.tags_thinking:
             message = split_think_tags(message, self.name)
         if self.profile.issuer_scope:

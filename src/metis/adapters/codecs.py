@@ -16,6 +16,7 @@ from metis.canonical.errors import (
     NetworkError,
     ProviderError,
     RateLimitError,
+    ResponseLimitError,
 )
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message
@@ -26,6 +27,7 @@ from metis.streaming.limits import StreamLimits
 from metis.streaming.text_frames import SseParser, encode_sse
 from metis.wire.codec import Codec, StreamDecoder, StreamEncoder
 from metis.wire.json_access import read_object
+from metis.wire.stream_decoder import BaseStreamDecoder
 
 PROTOCOLS: Final = (
     "anthropic",
@@ -141,6 +143,8 @@ class AwsFrameDecoder:
         if error is None or self._has_failed:
             return []
         self._has_failed = True
+        if isinstance(error, ResponseLimitError) and isinstance(self._decoder, BaseStreamDecoder):
+            return self._decoder.fail(error)
         if error.code is None:
             # AWS stated no error: the bytes are broken, and the response ends here.
             return self._decoder.finish()

@@ -387,6 +387,9 @@ class InvalidRequestError(ProviderError):
 class ResponseLimitError(ProviderError):
     """A response that exceeds a limit; `code` names the field of `StreamLimits`."""
 
+    message: object = None
+    """What came of a response that was not streamed; None if nothing of it can be read."""
+
 
 class OtherProviderError(ProviderError):
     """A failure that fits no other class."""

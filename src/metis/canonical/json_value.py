@@ -7,13 +7,14 @@ errors, so clarity goes before speed here; time and memory stay linear in the te
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any, cast
 
 # Possessive quantifiers: the scan never backtracks, so hostile text takes linear time.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STEP = re.compile(r'\.([A-Za-z_][A-Za-z0-9_]*)|\[(\d{1,18})\]|\[("(?:[^"\\]|\\.)*+")\]')
 _MAX_LEVELS = 1_000
 """How deep paths are tracked; what is read may be nested a tenth of it."""
 
@@ -49,36 +50,60 @@ def path_deeper_than(data: bytes, depth: int) -> str | None:
 
 def line_of(data: bytes, path: str) -> int:
     """Return the line, from 1, where the value at a path or its nearest ancestor begins."""
+    return lines_of(data, [path])[path]
+
+
+def lines_of(data: bytes, paths: Iterable[str]) -> dict[str, int]:
+    """Return, by path, the line where its value or the nearest ancestor of it begins.
+
+    The text is scanned once, whatever the number of paths, and only steps that lead to one of them
+    are followed.
+    """
+    # A node is a step of some path; 0 is the whole document.
+    nodes: dict[tuple[int, str | int], int] = {}
+    ways = {path: _add_way(nodes, path) for path in paths}
+    offsets: dict[int, int] = {}
     scan = _TokenScan()
-    # How many characters of the path lead to each open object or array; None if none do. Building
-    # the path of every value instead takes quadratic time for a document of brackets.
-    matched: list[int | None] = []
-    best_offset, best_length = 0, 0
+    node_at: list[int | None] = []
+    """The nodes of the open objects and arrays; None for those that lead to no path."""
     for match in _TOKEN.finditer(data):
         begins_value = scan.read(match.group())
-        del matched[len(scan.levels) :]
+        del node_at[len(scan.levels) :]
         if not begins_value:
             continue
+        node: int | None = 0
         is_container = match.group() in (b"{", b"[")
-        parent = len(scan.levels) - 1 - is_container
-        length = _matched_length(path, scan.levels[parent], matched[parent]) if matched else 1
-        if is_container and len(matched) < len(scan.levels):
-            matched.append(length)
-        if length is not None and length > best_length:
-            best_offset, best_length = match.start(), length
-            if length == len(path):
+        if node_at:
+            parent = len(scan.levels) - 1 - is_container
+            step, holder = scan.levels[parent].step, node_at[parent]
+            node = None if step is None or holder is None else nodes.get((holder, step))
+        if is_container and len(node_at) < len(scan.levels):
+            node_at.append(node)
+        if node is not None:
+            offsets.setdefault(node, match.start())
+            if len(offsets) > len(nodes):
                 break
-    return data.count(b"\n", 0, best_offset) + 1
+    starts = {
+        path: max((offsets.get(node, 0) for node in way), default=0) for path, way in ways.items()
+    }
+    lines: dict[int, int] = {}
+    position, line = 0, 1
+    for offset in sorted(set(starts.values())):
+        line += data.count(b"\n", position, offset)
+        position = offset
+        lines[offset] = line
+    return {path: lines[offset] for path, offset in starts.items()}
 
 
-def _matched_length(path: str, level: "_Level", start: int | None) -> int | None:
-    """Return how much of a path leads to the current value of a level, if any of it does."""
-    if start is None or level.step is None:
-        return None
-    step = join_path("", level.step)
-    end = start + len(step)
-    is_match = path.startswith(step, start) and path[end : end + 1] in ("", ".", "[")
-    return end if is_match else None
+def _add_way(nodes: dict[tuple[int, str | int], int], path: str) -> list[int]:
+    """Add the steps of a path to the nodes; return the nodes from the document to its value."""
+    node, way = 0, [0]
+    for match in _STEP.finditer(path, 1):
+        name, number, quoted = match.groups()
+        step = name or (int(number) if number else _text(quoted.encode()))
+        node = nodes.setdefault((node, step), len(nodes) + 1)
+        way.append(node)
+    return way
 
 
 class _Level:

@@ -5,7 +5,7 @@ A file is one JSON object, a JSON array, or JSON lines.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple, cast
 
 import msgspec
@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from metis.canonical import Message, RuleProfile, decode, json_schema, validate, validate_session
 from metis.canonical.errors import DecodeError
-from metis.canonical.json_value import line_of
+from metis.canonical.json_value import lines_of
 from metis.canonical.reader import check_json
 from metis.cli.output import echo, echo_json
 from metis.cli.render import render_conversation
@@ -36,9 +36,10 @@ class FileEntry(NamedTuple):
     message: Message | None
     error: DecodeError | None
 
-    def line_of(self, path: str) -> int:
-        """Return the line of the file where the value at a path of this message begins."""
-        return self.line + line_of(self.data, path) - 1
+    def lines_of(self, paths: Iterable[str]) -> dict[str, int]:
+        """Return the lines of the file where the values at paths of this message begin."""
+        lines = lines_of(self.data, paths)
+        return {path: self.line + line - 1 for path, line in lines.items()}
 
 
 def file_label(source: IO[bytes]) -> str:
@@ -75,12 +76,14 @@ def _array_entries(data: bytes) -> Iterator[FileEntry]:
     except DecodeError as error:
         yield FileEntry(data, 1, None, error)
         return
-    offset = 0
+    counted, offset, line = 0, 0, 1
     for item in items:
         text = bytes(item)
         # msgspec gives the items without their positions, which the line numbers need.
         offset = data.index(text, offset)
-        yield _entry(text, data.count(b"\n", 0, offset) + 1)
+        line += data.count(b"\n", counted, offset)
+        counted = offset
+        yield _entry(text, line)
         offset += len(text)
 
 
@@ -110,25 +113,30 @@ def print_problems(source: IO[bytes], *, profile: str, single: bool) -> int:
 def _decode_problems(entries: Sequence[FileEntry]) -> Iterator[_Problem]:
     for entry in entries:
         if entry.error is not None:
-            yield entry.line_of(entry.error.path), entry.error.path, entry.error.reason
+            path = entry.error.path
+            yield entry.lines_of([path])[path], path, entry.error.reason
 
 
 def _rule_problems(
     entries: Sequence[FileEntry], profile: RuleProfile, *, single: bool
 ) -> Iterator[_Problem]:
     readable = [(entry, entry.message) for entry in entries if entry.message is not None]
+    problems: dict[int, list[tuple[str, str]]] = {}
     if single:
-        for entry, message in readable:
-            for problem in validate(message, profile):
-                yield entry.line_of(problem.path), problem.path, problem.text
-        return
-    for problem in validate_session([message for _, message in readable], profile):
-        index = _INDEX.match(problem.path)
-        if index is None:
-            raise AssertionError(problem)
-        entry, _ = readable[int(index[1])]
-        path = "$" + problem.path[index.end() :]
-        yield entry.line_of(path), path, problem.text
+        for number, (_, message) in enumerate(readable):
+            problems[number] = [(item.path, item.text) for item in validate(message, profile)]
+    else:
+        for problem in validate_session([message for _, message in readable], profile):
+            index = _INDEX.match(problem.path)
+            if index is None:
+                raise AssertionError(problem)
+            path = "$" + problem.path[index.end() :]
+            problems.setdefault(int(index[1]), []).append((path, problem.text))
+    for number, faults in problems.items():
+        # One scan of a message, whatever the number of its problems.
+        lines = readable[number][0].lines_of(path for path, _ in faults)
+        for path, text in faults:
+            yield lines[path], path, text
 
 
 def print_conversation(source: IO[bytes]) -> int:

@@ -12,6 +12,8 @@ from html import escape
 
 import msgspec
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -29,8 +31,12 @@ from metis.store.queries import title_of
 # SVG is missing on purpose: it can contain scripts.
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
-_FENCE = re.compile(r"^(`{3,})[^\n`]*\n(.*?)^\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"(`{3,})([^\n`]*)")
 _INLINE_CODE = re.compile(r"`([^`\n]+)`")
+# A paragraph with more is written without its Markdown: each takes a search through the rest of it.
+_SIGN = re.compile(r"[*_~`<&\\!\]]")
+_MAX_SIGNS = 1_000
+_MAX_BRACKETS = 200
 _LINK_SCHEMES = ("http://", "https://", "mailto:")
 
 _HEAD = """\
@@ -154,7 +160,25 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     # The page must not load or run anything, also when a model writes `javascript:` links.
     parser.disable("image").validateLink = _is_safe_link
+    parser.core.ruler.at("inline", _parse_inline)
     return parser
+
+
+def _parse_inline(state: StateCore) -> None:
+    """Parse the text of paragraphs and cells; one with too many signs of Markdown stays as it is.
+
+    The parser looks for the end of every bracket, emphasis and code: 100 kB of them took minutes.
+    """
+    for token in state.tokens:
+        if token.type != "inline":
+            continue
+        text, children = token.content, token.children
+        if children is None:
+            children = token.children = []
+        if len(_SIGN.findall(text)) > _MAX_SIGNS or text.count("[") > _MAX_BRACKETS:
+            children.append(Token("text", "", 0, content=text))
+        else:
+            state.md.inline.parse(text, state.md, state.env, children)
 
 
 def _is_safe_link(url: str) -> bool:
@@ -164,11 +188,23 @@ def _is_safe_link(url: str) -> bool:
 def _text(text: str) -> str:
     """Return text as HTML: code blocks are marked, everything else is shown as written."""
     parts: list[str] = []
-    end = 0
-    for fence in _FENCE.finditer(text):
-        parts += [_paragraph(text[end : fence.start()]), _code(fence[2])]
-        end = fence.end()
-    return "".join([*parts, _paragraph(text[end:])])
+    plain: list[str] = []
+    code: list[str] = []
+    fence = ""
+    # Line by line: a pattern for whole blocks would search the rest for the end of each.
+    for line in text.splitlines(keepends=True):
+        match = _FENCE.match(line)
+        if not fence and match and match.end() >= len(line.rstrip("\n")):
+            fence, code = match[1], [line]
+        elif not fence:
+            plain.append(line)
+        elif match and len(match[1]) >= len(fence) and not match[2].strip():
+            parts += [_paragraph("".join(plain)), _code("".join(code[1:]))]
+            plain, code, fence = [], [], ""
+        else:
+            code.append(line)
+    # A block without an end is text.
+    return "".join([*parts, _paragraph("".join([*plain, *code]))])
 
 
 def _paragraph(text: str) -> str:

@@ -6,6 +6,7 @@ touched: what is added or moved here exists in one request only.
 
 import hashlib
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -223,7 +224,7 @@ class _UniqueIds:
         self._recorder = recorder
         self._counts: dict[str, int] = {}
         self._used: set[str] = set()
-        self._open: dict[str, list[str]] = {}
+        self._open: dict[str, deque[str]] = {}
         self._latest: dict[str, str] = {}
 
     def rename(self, message: Message) -> Message:
@@ -234,18 +235,27 @@ class _UniqueIds:
         return message
 
     def _rename_calls(self, message: Message) -> Message:
-        calls: list[ToolUseBlock] = []
+        # By id: comparing each call with all others would take quadratic time.
+        calls: dict[str, list[ToolUseBlock] | set[ToolUseBlock]] = {}
         content: list[IndexedBlock] = []
         for index, block in enumerate(message.content):
             if not isinstance(block, ToolUseBlock):
                 content.append((index, block))
-            elif block.id and block in calls:
+                continue
+            same_id = calls.get(block.id)
+            if isinstance(same_id, list):
+                # Few ids repeat; a hash costs more than a comparison.
+                same_id = calls[block.id] = set(same_id)
+            if block.id and same_id is not None and block in same_id:
                 path, reason = f"$.content[{index}]", "the response holds the same call twice"
                 self._recorder.record_block(Change.DROPPED, block, message, path, reason)
             else:
-                is_first = not any(call.id == block.id for call in calls)
-                calls.append(block)
-                content.append((index, self._rename_call(block, message, index, is_first=is_first)))
+                if same_id is None:
+                    calls[block.id] = [block]
+                else:
+                    same_id.add(block)
+                renamed = self._rename_call(block, message, index, is_first=same_id is None)
+                content.append((index, renamed))
         same = are_identical([block for _, block in content], message.content)
         return message if same else with_blocks(message, content)
 
@@ -261,7 +271,7 @@ class _UniqueIds:
             count += 1
         self._used.add(new_id)
         if is_first:
-            self._open[call.id] = []
+            self._open[call.id] = deque()
         self._open[call.id].append(new_id)
         return self._with_id(call, "id", new_id, message, index)
 
@@ -271,7 +281,7 @@ class _UniqueIds:
             return message
         old_id = result.tool_use_id
         open_ids = self._open.get(old_id)
-        new_id = open_ids.pop(0) if open_ids else self._latest.get(old_id, old_id)
+        new_id = open_ids.popleft() if open_ids else self._latest.get(old_id, old_id)
         self._latest[old_id] = new_id
         if new_id == old_id:
             return message

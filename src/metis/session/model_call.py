@@ -14,7 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolUseBlock
-from metis.canonical.errors import NetworkError, ProviderError, StoreSpooledError
+from metis.canonical.errors import (
+    NetworkError,
+    ProviderError,
+    ResponseLimitError,
+    StoreSpooledError,
+)
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
@@ -194,9 +199,14 @@ class ModelCaller:
     async def _complete_unstreamed(self, call: PendingCall, request: WireRequest) -> Message:
         """Call a model that does not stream; listeners get the events of a stream anyway."""
         on_failure = partial(self._report_failed_attempt, call)
-        message = await self._setup.transport.complete(
-            call.model.adapter, request, self._request_context(call), on_failure
-        )
+        try:
+            message = await self._setup.transport.complete(
+                call.model.adapter, request, self._request_context(call), on_failure
+            )
+        except ResponseLimitError as error:
+            call.partial = error.message if isinstance(error.message, Message) else None
+            self.has_shown = call.partial is not None
+            raise
         for event in events_of_message(message):
             self._reporter.send(event)
         return message
@@ -289,11 +299,11 @@ class ModelCaller:
 
     def _abandon(self, call: PendingCall, error: BaseException) -> None:
         """Trace a call that failed or was cancelled, and hold what arrived of its response."""
-        if call.decoder is not None:
+        # The decoder has what arrived until now; after an error event the event has it.
+        received = call.partial or (None if call.decoder is None else call.decoder.message)
+        if received is not None:
             is_cancelled = isinstance(error, asyncio.CancelledError)
             status = MessageStatus.CANCELLED if is_cancelled else MessageStatus.ERROR
-            # The decoder has what arrived until now; after an error event the event has it.
-            received = call.partial or call.decoder.message
             usage = received.metadata.usage
             response = self._completed(received, call, status)
             if self._setup.options.partial == "text":

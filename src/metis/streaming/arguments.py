@@ -20,8 +20,9 @@ MAX_JOINED_OBJECTS: Final = 64
 _NOT_SPACE = re.compile(r"\S")
 _CLOSING = {"{": "}", "[": "]"}
 _BRACKET = re.compile(r"[][{}]")
-_BRACKET_OR_COMMA = re.compile(r"[][{},]")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Possessive, and an end mark that may be missing: a string that is never closed would be scanned
+# again from each of the quotation marks in it.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
 # A backslash that is not escaped itself, with the beginning of its escape sequence.
 _HALF_ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
 
@@ -116,9 +117,10 @@ def partial_arguments(text: str) -> dict[str, Any]:
     """
     # Strings are masked by as many underscores, so that brackets in them do not count and offsets
     # stay valid.
-    outside_strings = _STRING.sub(lambda string: "_" * len(string[0]), text)
-    if '"' in outside_strings:  # the last string is incomplete; half of an escape is dropped
-        outside_strings = outside_strings[: outside_strings.index('"')]
+    outside_strings = _STRING.sub(lambda string: "_" * len(string[0]) if string[1] else '"', text)
+    end = outside_strings.find('"')
+    if end >= 0:  # the last string is incomplete; half of an escape is dropped
+        outside_strings = outside_strings[:end]
         text = _HALF_ESCAPE.sub(r"\1", text)
         closed = _decode_object(text + '"' + _closing_brackets(outside_strings))
     else:
@@ -126,14 +128,10 @@ def partial_arguments(text: str) -> dict[str, Any]:
     if closed is not None:
         return closed
     # What follows the last complete value is dropped.
-    ends = [
-        match.start() + (match[0] != ",") for match in _BRACKET_OR_COMMA.finditer(outside_strings)
-    ]
-    return (
-        _decode_object(text[: ends[-1]] + _closing_brackets(outside_strings[: ends[-1]])) or {}
-        if ends
-        else {}
-    )
+    end = max(outside_strings.rfind(mark) + (mark != ",") for mark in "{}[],")
+    if end <= 0:
+        return {}
+    return _decode_object(text[:end] + _closing_brackets(outside_strings[:end])) or {}
 
 
 def _closing_brackets(outside_strings: str) -> str:

@@ -20,17 +20,16 @@ from metis.canonical.errors import (
     OtherProviderError,
     ProviderError,
     RateLimitError,
+    ResponseLimitError,
     ServerError,
 )
-from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits
+from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits, limit_error
 
 _PRELUDE = struct.Struct(">III")
 _CHECKSUM_SIZE = 4
 _MIN_FRAME_BYTES = _PRELUDE.size + _CHECKSUM_SIZE
 _MAX_CACHED_HEADER_BYTES = 256
 """Headers up to this size are cached: a stream repeats the same few."""
-MAX_FRAME_BYTES = 24 * 1024 * 1024
-"""How large a frame may be."""
 
 HeaderValue = str | bytes | int | bool
 
@@ -71,7 +70,7 @@ class EventStreamParser:
     """
 
     def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
-        self._max_bytes = min(MAX_FRAME_BYTES, limits.frame_bytes)
+        self._limits = limits
         self._buffer: bytearray = bytearray()
         self.error: ProviderError | None = None
 
@@ -83,7 +82,7 @@ class EventStreamParser:
         start = 0
         try:
             data = self._available(chunk)
-            while (size := _size_at(data, start, self._max_bytes)) is not None:
+            while (size := _size_at(data, start, self._limits)) is not None:
                 frame = _parse_frame(data[start : start + size])
                 start += size
                 self.error = _error_of(frame)
@@ -93,6 +92,8 @@ class EventStreamParser:
             self._buffer += data[start:]
         except _BrokenFrameError as broken:
             self.error = NetworkError(f"the event stream is broken: {broken}")
+        except ResponseLimitError as error:
+            self.error = error
         return frames
 
     def _available(self, chunk: bytes) -> bytes:
@@ -100,7 +101,7 @@ class EventStreamParser:
         if not self._buffer:
             return chunk
         self._buffer += chunk
-        if _size_at(self._buffer, 0, self._max_bytes) is None:
+        if _size_at(self._buffer, 0, self._limits) is None:
             return b""
         data, self._buffer = bytes(self._buffer), bytearray()
         return data
@@ -128,7 +129,7 @@ class _BrokenFrameError(ValueError):
     """Bytes that are not a frame."""
 
 
-def _size_at(buffer: bytes | bytearray, start: int, max_bytes: int) -> int | None:
+def _size_at(buffer: bytes | bytearray, start: int, limits: StreamLimits) -> int | None:
     """Return the size of the frame that begins at an offset; None if it is incomplete."""
     if len(buffer) - start < _PRELUDE.size:
         return None
@@ -136,7 +137,9 @@ def _size_at(buffer: bytes | bytearray, start: int, max_bytes: int) -> int | Non
     if zlib.crc32(buffer[start : start + _PRELUDE.size - _CHECKSUM_SIZE]) != checksum:
         raise _BrokenFrameError("the checksum of a prelude is wrong")
     # Without the limit a broken length would make us wait and buffer forever.
-    if size > max_bytes or size < _MIN_FRAME_BYTES + header_size:
+    if size > limits.frame_bytes:
+        raise limit_error(limits, "frame_bytes")
+    if size < _MIN_FRAME_BYTES + header_size:
         raise _BrokenFrameError(f"a frame cannot have {size} bytes")
     return size if len(buffer) - start >= size else None
 

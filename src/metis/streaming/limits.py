@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from metis.canonical.blocks import ContentBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import ResponseLimitError
 
 _MIB = 1 << 20
@@ -64,9 +64,21 @@ def limit_error(limits: StreamLimits, name: str) -> ResponseLimitError:
     return ResponseLimitError(text, code=name)
 
 
-def check_content(content: Sequence[ContentBlock], limits: StreamLimits) -> None:
-    """Raise an error if the content of a plain response exceeds the limits of a stream."""
+def limit_content(
+    content: Sequence[ContentBlock], limits: StreamLimits
+) -> tuple[Sequence[ContentBlock], ResponseLimitError | None]:
+    """Return the content of a plain response up to the first limit of a stream, and the error."""
+    error: ResponseLimitError | None = None
     if len(content) > limits.blocks:
-        raise limit_error(limits, "blocks")
-    if len(content) > limits.calls < sum(type(block) is ToolUseBlock for block in content):
-        raise limit_error(limits, "calls")
+        content, error = content[: limits.blocks], limit_error(limits, "blocks")
+    if len(content) > limits.calls:
+        calls = [number for number, block in enumerate(content) if type(block) is ToolUseBlock]
+        if len(calls) > limits.calls:
+            content, error = content[: calls[limits.calls]], limit_error(limits, "calls")
+    length = 0
+    for number, block in enumerate(content):
+        if isinstance(block, TextBlock | ThinkingBlock):
+            length += len(block.text)
+            if length > limits.text_bytes:
+                return content[:number], limit_error(limits, "text_bytes")
+    return content, error

@@ -46,12 +46,12 @@ from metis.transport.response import (
     ConnectionWatch,
     body_chunks,
     check_redirect,
-    check_whole,
+    cut_error,
     decode,
     is_web_page,
     page_error,
     raise_error,
-    read_body,
+    read_response,
     read_rest,
     run_outside,
 )
@@ -171,7 +171,8 @@ class Transport:
                     check_redirect(response, adapter.name)
                     if response.status >= FIRST_ERROR_STATUS:
                         return await raise_error(adapter, response, context)
-                    body = await read_body(response, self._limits.response_bytes)
+                    most = self._limits.response_bytes
+                    body = await read_response(adapter, response, context, most)
                     latency_ms = round((time.monotonic() - start) * 1000)
                     context = replace(context, latency_ms=latency_ms)
                     if len(body) > LARGE_BYTES:
@@ -266,7 +267,8 @@ class Transport:
                         # Plain JSON: as the length of a frame it would be two gigabytes.
                         most = self._limits.response_bytes
                         body, is_whole = await read_rest(chunks, most, chunk)
-                        check_whole(body, most, is_whole=is_whole)
+                        if not is_whole:
+                            raise await cut_error(adapter, body, context)
                         for event in events_of_message(decode(adapter, body, context, response)):
                             yield event
                         return

@@ -13,17 +13,23 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urljoin
 
+from msgspec.structs import replace
+
 from metis.adapters.adapter import Adapter
 from metis.canonical.errors import (
     DecodeError,
+    MetisError,
     NetworkError,
     OtherProviderError,
     ProviderError,
     RedirectError,
+    ResponseLimitError,
     WebPageError,
 )
 from metis.canonical.message import Message
+from metis.canonical.metadata import MessageStatus
 from metis.canonical.urls import shown_address
+from metis.streaming.arguments import partial_arguments
 from metis.streaming.limits import NO_LIMITS, StreamLimits, limit_error
 from metis.transport.retry import retry_after
 from metis.wire.call import RequestContext
@@ -116,19 +122,53 @@ async def read_body(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes
     """Read the body of a response; a server could send without end.
 
     Raises:
-        NetworkError: it is longer than allowed; the request is not repeated for that.
+        ResponseLimitError: it is longer than allowed; the request is not repeated for that.
     """
     body, is_whole = await _read(response, max_bytes)
-    return check_whole(body, max_bytes, is_whole=is_whole)
-
-
-def check_whole(body: bytes, max_bytes: int, *, is_whole: bool) -> bytes:
-    """Return a body; raise an error if it is only the beginning of a longer one."""
     if not is_whole:
-        error = NetworkError(f"a response of more than {max_bytes} bytes", response_began=True)
-        error.is_retryable = False  # the next one would be as long, and as expensive
-        raise error
+        raise length_error(max_bytes)
     return body
+
+
+async def read_response(
+    adapter: Adapter, response: "aiohttp.ClientResponse", context: RequestContext, max_bytes: int
+) -> bytes:
+    """Read the body of a response of a provider.
+
+    Raises:
+        ResponseLimitError: it is longer than allowed; the error has the message of what came.
+    """
+    body, is_whole = await _read(response, max_bytes)
+    if not is_whole:
+        raise await cut_error(adapter, body, context)
+    return body
+
+
+def length_error(max_bytes: int) -> ResponseLimitError:
+    """Return the error for a body that is longer than allowed."""
+    text = f"the response has more than {max_bytes:,} bytes"
+    return ResponseLimitError(text, code="response_bytes")
+
+
+async def cut_error(adapter: Adapter, body: bytes, context: RequestContext) -> ResponseLimitError:
+    """Return the error for the beginning of a body that is too long, with the message in it."""
+    error = length_error(len(body))
+    error.message = await run_outside(_partial_message, adapter, body, context)
+    return error
+
+
+def _partial_message(adapter: Adapter, body: bytes, context: RequestContext) -> Message | None:
+    """Return the message that the beginning of a body holds; None if it cannot be read."""
+    # What is open is closed, as for the arguments of a call that are still coming in.
+    wire = partial_arguments(body.decode(errors="ignore"))
+    try:
+        message = adapter.from_wire_response(wire, context)
+    except ResponseLimitError as error:
+        return error.message if isinstance(error.message, Message) else None
+    except MetisError:
+        return None
+    metadata = replace(message.metadata, status=MessageStatus.ERROR)
+    return replace(message, metadata=metadata)
 
 
 async def raise_error(

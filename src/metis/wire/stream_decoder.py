@@ -157,6 +157,14 @@ class BaseStreamDecoder(ABC):
             self._end_at_limit(error, events)
         return events
 
+    def fail(self, error: ProviderError) -> list[StreamEvent]:
+        """End the response with an error of the framing around it; return the last events."""
+        events: list[StreamEvent] = []
+        if self._end is None:
+            self._meter.lift()
+            self._fail(error, events)
+        return events
+
     def _end_at_limit(self, error: ResponseLimitError, events: list[StreamEvent]) -> None:
         # The message of what came is built by the code that counts.
         self._meter.lift()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
-from metis.canonical.errors import NetworkError, ProviderError
+from metis.canonical.errors import NetworkError, ProviderError, ResponseLimitError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus
 from metis.streaming import (
@@ -213,7 +213,9 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         error = self._frames.error
         if error is None or self._end is not None:
             return
-        if error.code is not None:
+        if isinstance(error, ResponseLimitError):
+            self._end_at_limit(error, events)
+        elif error.code is not None:
             self._fail(refine_stream_error(error), events)
         elif self._has_begun:
             # Bytes that are not a frame; before the response began they may be another body.

@@ -16,7 +16,6 @@ from metis.streaming import (
     SseFrame,
     SseParser,
     StreamEvent,
-    StreamMeter,
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
@@ -38,7 +37,7 @@ from metis.wire.gemini.response import (
     refused_call,
 )
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
-from metis.wire.stream_decoder import BaseStreamDecoder
+from metis.wire.stream_decoder import BaseStreamDecoder, StreamMeter
 
 _SPACES = b" \t\r\n"
 _BAD_USAGE = "the stream contains a usage that is not JSON"

@@ -103,22 +103,43 @@ def decode_parts(
 def encode_parts(blocks: Sequence[ContentBlock], original_parts: Mapping[str, Any]) -> list[Any]:
     """Encode blocks as parts; an original part is used while it decodes to the same block."""
     if original_parts:
-        parts = [_encode_original(block, n, original_parts) for n, block in enumerate(blocks)]
+        originals = _OriginalParts(original_parts)
+        parts = [originals.encode(block, index) for index, block in enumerate(blocks)]
     else:
         parts = [encode_part(block) for block in blocks]
     return [part for part in parts if part is not None]
 
 
-def _encode_original(block: ContentBlock, index: int, original_parts: Mapping[str, Any]) -> Any:
-    """Encode a block by the part stored at its index, or at another if blocks were removed."""
-    # The index is tried first: two equal blocks may have had different parts.
-    at_index = original_parts.get(str(index))
-    candidates = original_parts.values()
-    issuer = _issuer_of(block)
-    for part in candidates if at_index is None else (at_index, *candidates):
-        if decode_part(part, issuer) == _without_citations(block):
-            return part
-    return encode_part(block)
+_MAX_ISSUERS = 8
+"""For how many issuers the parts of a message are decoded; an attacker could name thousands."""
+
+
+class _OriginalParts:
+    """The original parts of a message, by their index and by the blocks that they decode to."""
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        self._parts = parts
+        self._by_block: dict[str, dict[ContentBlock, Any]] = {}
+
+    def encode(self, block: ContentBlock, index: int) -> Any:
+        """Encode a block by the part stored at its index, or at another if blocks were removed."""
+        bare, issuer = _without_citations(block), _issuer_of(block)
+        # The index is tried first: two equal blocks may have had different parts.
+        at_index = self._parts.get(str(index))
+        if at_index is not None and decode_part(at_index, issuer) == bare:
+            return at_index
+        part = self._parts_of(issuer).get(bare)
+        return encode_part(block) if part is None else part
+
+    def _parts_of(self, issuer: str) -> Mapping[ContentBlock, Any]:
+        parts = self._by_block.get(issuer)
+        if parts is None:
+            parts = {}
+            if len(self._by_block) < _MAX_ISSUERS:
+                for part in self._parts.values():
+                    parts.setdefault(decode_part(part, issuer), part)
+            self._by_block[issuer] = parts
+        return parts
 
 
 def _issuer_of(block: ContentBlock) -> str:
