@@ -169,6 +169,11 @@ async def _session_to_continue(
         return await find_session(store, start.session_id)
     workspace = str(_workspace())
     record = next((record for record in records if record.workspace_path == workspace), None)
+    # Clients of the gateway that name no directory could be anywhere, also here.
+    for other in records if record is None else ():
+        if not other.workspace_path and await store.messages(other.id, newest=1):
+            record = other
+            break
     if record is None:
         hint = "`metis sessions` lists all; continue one with -s SESSION"
         raise StoreError("no conversation in this directory yet", hint=hint)

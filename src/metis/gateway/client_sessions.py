@@ -217,7 +217,7 @@ class Chain(Struct):
                 if not self.is_in_text:
                     update(b"\0text\0")
                 self.is_in_text = True
-                update(_compared_text(block.text, role))
+                update(_compared_text(block.text))
                 return
             case ToolUseBlock():
                 update(b"\0call\0" + block.name.encode("utf-8", "surrogatepass") + b"\0")
@@ -227,16 +227,16 @@ class Chain(Struct):
                 update(b"\0result\0")
                 for part in block.content:
                     text = part.text if isinstance(part, TextBlock) else None
-                    update(comparable_bytes(part) if text is None else _compared_text(text, role))
+                    update(comparable_bytes(part) if text is None else _compared_text(text))
             case _:
                 update(b"\0media\0" + comparable_bytes(block))
         self.is_in_text = False
 
 
-def _compared_text(text: str, role: Role) -> bytes:
-    # Clients join the text blocks of a response with or without line breaks.
-    text = "".join(text.split()) if role is Role.ASSISTANT else text.strip()
-    return text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
+def _compared_text(text: str) -> bytes:
+    # Clients join the text blocks of a response with or without line breaks, and trim prompts.
+    data = text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
+    return data.translate(None, b" \t\r\n\v\f")
 
 
 def empty_chain() -> Chain:

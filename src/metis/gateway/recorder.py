@@ -70,6 +70,7 @@ _COLLECT_S = 0.02
 _RETRY_S = 0.5
 _SEARCH_S = 2.0
 _MAX_BATCH = 256
+_PLANNED_AT_ONCE = 8
 _SEARCHED_FIRST = 64
 _MAX_ATTEMPT = 2
 _AWAY = (StoreUnavailableError, StoreFullError, StoreLockedError)
@@ -262,7 +263,9 @@ class Recorder:
             if not self._is_closing:
                 await asyncio.sleep(_COLLECT_S)  # exchanges that end meanwhile share the commit
             try:
-                self._plan_queued()
+                while self._queue:
+                    self._plan_queued(_PLANNED_AT_ONCE)
+                    await asyncio.sleep(0)  # answers come first
                 await self._store_planned()
             except Exception:  # the task must survive: it stores everything that follows
                 log.exception("exchanges could not be stored")
@@ -271,9 +274,9 @@ class Recorder:
                 await self._finish()
                 return
 
-    def _plan_queued(self) -> None:
+    def _plan_queued(self, limit: int = MAX_QUEUED) -> None:
         """Turn queued exchanges into jobs, in order."""
-        while self._queue:
+        for _ in range(min(limit, len(self._queue))):
             exchange = self._queue.popleft()
             try:
                 self._planned.append(self._plan(exchange))

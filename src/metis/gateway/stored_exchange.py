@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -158,11 +159,19 @@ def priced_response(exchange: Exchange, models: Models, model: ResolvedModel) ->
 
 def _routing(exchange: Exchange, model: ResolvedModel) -> RoutingDecisionRecord:
     others = [f"{attempt.provider}:{attempt.model}" for attempt in exchange.attempts]
+    alternatives = tuple(dict.fromkeys(other for other in others if other != model.id))
+    return _routing_record(model.id, exchange.requested_model, alternatives)
+
+
+@lru_cache(1024)
+def _routing_record(
+    model_id: str, requested: str, alternatives: tuple[str, ...]
+) -> RoutingDecisionRecord:
     return RoutingDecisionRecord(
-        chosen_model=model.id,
+        chosen_model=model_id,
         mode=RoutingMode.OVERRIDE,
-        reason=f"the client of the gateway named {exchange.requested_model or model.id!r}",
-        alternatives_considered=tuple(other for other in others if other != model.id),
+        reason=f"the client of the gateway named {requested or model_id!r}",
+        alternatives_considered=alternatives,
     )
 
 
