@@ -125,3 +125,10 @@ def test_a_store_that_is_none_is_a_line_and_not_a_traceback(url: str) -> None:
     done = run("sessions", "--store", url)
     assert done.exit_code == 2
     assert done.stderr.startswith("metis: ")
+
+
+def test_the_store_of_the_settings_is_the_one_that_is_listed(home: Path) -> None:
+    (home / "metis.db").rename(home / "elsewhere.db")
+    (home / "config.toml").write_text(f'store = "sqlite:///{home / "elsewhere.db"}"\n')
+    assert "sess_42" in run("sessions").output
+    assert "sess_42" not in run("sessions", "--store", f"sqlite:///{home / 'new.db'}").output

@@ -67,7 +67,7 @@ async def _probe(name: str, url: str, timeout_s: float) -> Server | None:
         async with asyncio.timeout(timeout_s):
             body = await _get(parts.hostname, parts.port or 80, _LIST_PATHS[name])
         names = _model_names(body)
-    except (OSError, TimeoutError, ValueError):
+    except (OSError, TimeoutError, ValueError, RecursionError):
         return None
     return None if names is None else Server(adapter=name, models=_ids(name, names))
 
@@ -78,10 +78,15 @@ async def _get(host: str, port: int, path: str) -> bytes:
     reader, writer = await asyncio.open_connection(host, port, limit=_MAX_BYTES)
     try:
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
-        response = await reader.read(-1)
+        # Any user of the machine can listen on the port, and could send without end.
+        response = bytearray()
+        while piece := await reader.read(_MAX_BYTES):
+            response += piece
+            if len(response) > _MAX_BYTES:
+                raise OSError("a list of models is not that long")
     finally:
         writer.close()
-    head, _, body = response.partition(b"\r\n\r\n")
+    head, _, body = bytes(response).partition(b"\r\n\r\n")
     # Another program may listen on the port and answer with an error page.
     if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
         raise OSError("no list of models")

@@ -9,6 +9,7 @@ from typing import Concatenate, ParamSpec
 from metis.canonical.errors import StoreError
 from metis.catalog.models import ModelId, is_model_id
 from metis.cli.text import cell_width, escape_controls, format_usd, truncate
+from metis.settings import load
 from metis.store import Overview, SessionRecord, Store
 from metis.store import open as open_store
 
@@ -47,7 +48,8 @@ def on_store(*, recover: bool) -> Callable[[StoreAction[P]], StoreCommand[P]]:
         @functools.wraps(action)
         def command(url: str | None, *args: P.args, **kwargs: P.kwargs) -> int:
             async def run() -> int:
-                async with open_store(url, recover=recover) as store:
+                # Conversations are where the settings say, not only where the option says.
+                async with open_store(url or load().settings.store, recover=recover) as store:
                     return await action(store, *args, **kwargs)
 
             return asyncio.run(run())

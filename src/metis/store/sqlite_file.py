@@ -119,7 +119,8 @@ def check_file(path: Path, newest: int) -> None:
     except OSError as error:
         raise StoreUnavailableError(f"{path}: cannot be read ({error.strerror})") from None
     if not header.startswith(_MAGIC):
-        raise ForeignStoreError(f"{path}: not a SQLite database", hint=_CHOOSE_FILE)
+        hint = f"{_CHOOSE_FILE}; a damaged store is saved by `metis store repair`"
+        raise ForeignStoreError(f"{path}: not a SQLite database", hint=hint)
     application, version = _number(header, _APPLICATION_OFFSET), _number(header, _VERSION_OFFSET)
     if application == APPLICATION_ID:
         check_version(path, version, newest)
