@@ -44,6 +44,7 @@ def test_what_holds_is_counted(tmp_path: Path) -> None:
         "  ✓ request round trip       2 of 2",
         "  ✓ response round trip      2 of 2",
         "  ✓ served responses         2 of 2",
+        "  ✓ edits                    4 of 4",
         "  ✓ stable bytes             2 of 2",
     ]
 

@@ -103,6 +103,7 @@ def test_a_sound_exchange_keeps_its_laws() -> None:
     assert faults(recorded(response=ANSWERED)) == {
         Law.PARSE: (),
         Law.REQUEST: (),
+        Law.EDITS: (),
         Law.STABLE: (),
         Law.RESPONSE: (),
         Law.SERVED: (),
@@ -110,6 +111,7 @@ def test_a_sound_exchange_keeps_its_laws() -> None:
     assert faults(recorded(sse=STREAM)) == {
         Law.PARSE: (),
         Law.REQUEST: (),
+        Law.EDITS: (),
         Law.STABLE: (),
         Law.STREAM: (),
         Law.WRITTEN: (),

@@ -23,7 +23,7 @@ from metis.interchange.session_format import RecordFormat, RecordWriter, write_j
 from metis.interchange.source import ForeignRecord, Source, parse_record
 from metis.projection.loss import Change
 from metis.store.entries import CompactionEntry, ErrorEntry, KnownEntry, MessageEntry
-from metis.wire.anthropic.blocks import PROTOCOL, encode_block
+from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block
 from metis.wire.anthropic.response import encode_stop_reason, encode_usage
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.original_form import original_blocks, original_form_of
@@ -197,7 +197,7 @@ class ClaudeCodeRecords(RecordFormat, ABC):
 
     def _writable_blocks(self, entry: MessageEntry, writer: RecordWriter) -> Iterator[Any]:
         message = entry.message
-        originals = original_blocks(message, original_form_of(message, PROTOCOL))
+        originals = original_blocks(message, original_form_of(message, PROTOCOL), decode_block)
         for index, block in enumerate(message.content):
             path = f"$.content[{index}]"
             if isinstance(block, ThinkingBlock | RedactedThinkingBlock) and (
@@ -278,7 +278,7 @@ class ClaudeCodeRecords(RecordFormat, ABC):
 
 def encoded_blocks(message: Message, writer: RecordWriter) -> list[Any]:
     """Return the blocks of a message as Claude Code stores them."""
-    originals = original_blocks(message, original_form_of(message, PROTOCOL))
+    originals = original_blocks(message, original_form_of(message, PROTOCOL), decode_block)
     parts: list[Any] = []
     for index, block in enumerate(message.content):
         part = originals.get(str(index))

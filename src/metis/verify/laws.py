@@ -15,9 +15,10 @@ from metis.canonical.codec import decode, encode
 from metis.canonical.errors import MetisError, ProviderError
 from metis.canonical.message import Message, Role
 from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEvent
+from metis.verify.edits import edit_faults
 from metis.verify.json_differences import differences
 from metis.verify.recordings import PROTOCOL_NAMES, SYNTHETIC, Recording, adapter_for
-from metis.verify.seals import seal_faults, seals_of
+from metis.verify.seals import conversation_with, seal_faults, seals_of
 from metis.verify.served import broken_call_faults, served_faults, written_stream_faults
 from metis.verify.stable import stable_faults
 from metis.wire.original_form import response_events
@@ -46,6 +47,8 @@ class Law(StrEnum):
     """In every protocol, a plain response and a stream tell a client the same."""
     BROKEN_CALLS = "broken calls"
     """In every protocol, a call whose arguments were cut off never looks like a whole one."""
+    EDITS = "edits"
+    """After an edit of one block, its neighbours go back as they came."""
     SEALS = "seals"
     """Clients of other protocols get seals in envelopes only, and bring them back unchanged."""
     STABLE = "stable bytes"
@@ -54,7 +57,9 @@ class Law(StrEnum):
     """A response that we would send back and the one that a client did are the same message."""
 
 
-SERVING_LAWS = frozenset({Law.WRITTEN, Law.SERVED, Law.BROKEN_CALLS, Law.SEALS, Law.STABLE})
+SERVING_LAWS = frozenset(
+    {Law.WRITTEN, Law.SERVED, Law.BROKEN_CALLS, Law.EDITS, Law.SEALS, Law.STABLE}
+)
 """The laws of a gateway: what clients read, and what other providers receive of them."""
 
 
@@ -116,6 +121,8 @@ def _check_request(
     # A reported repair is a loss; only what changes without a loss breaks the law.
     faults = () if wire.losses else _first_few(differences(body, _decode(wire.body)))
     findings.verdicts.append(Verdict(Law.REQUEST, faults))
+    edited = edit_faults(adapter, request.messages, request.tools, request.options)
+    findings.verdicts.append(Verdict(Law.EDITS, _first_few(edited)))
     stable = stable_faults(adapter, body, _clients())
     findings.verdicts.append(Verdict(Law.STABLE, _first_few(stable)))
 
@@ -188,6 +195,8 @@ def _check_served(
             fault for client in clients for fault in broken_call_faults(client, context, message)
         )
         findings.verdicts.append(Verdict(Law.BROKEN_CALLS, _first_few(broken)))
+    edited = edit_faults(adapter, conversation_with([message]), places=range(1, 2))
+    findings.verdicts.append(Verdict(Law.EDITS, _first_few(edited)))
     if seals_of(message):
         sealed = (
             fault

@@ -128,7 +128,7 @@ def sent_back(provider: Adapter, messages: Sequence[Message]) -> list[str]:
     """Return the seals that a provider gets back, as its own codec reads its request."""
     answers = [message for message in messages if message.role is Role.ASSISTANT]
     try:
-        body = provider.preview(_conversation(answers)).body
+        body = provider.preview(conversation_with(answers)).body
         request = provider.from_wire_request(body)
     except MetisError:
         return []
@@ -139,7 +139,7 @@ def _is_visible(block: ContentBlock) -> bool:
     return bool(block.text) if type(block) is TextBlock else type(block) is ToolUseBlock
 
 
-def _conversation(responses: Sequence[Message]) -> list[Message]:
+def conversation_with(responses: Sequence[Message]) -> list[Message]:
     """Return a history with these responses: a prompt before, their results and another after."""
     history = [_user("go")]
     for response in responses:

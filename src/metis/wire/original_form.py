@@ -11,20 +11,26 @@ message came from: hosts of one protocol do not know each other's ids and extra 
 - `success`: a tool result states explicitly that it succeeded
 - `keys`: keys of the wire message that the canonical form has no field for
 - `blocks`: parts that hold more than their block, by index, as they were received
-- `digest`: the content digest that `blocks` belongs to; they are ignored for any other content
+- `digest`: the content digest that `blocks` belongs to; in a message that has changed since, they
+  are found by what they decode to
 - `ids`: the provider's ids of the tool calls in this message, by ours
 """
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import msgspec
 from msgspec.structs import replace
 
+from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message
 from metis.streaming.events import StreamEvent, events_of_message
 
 EMPTY: Mapping[str, Any] = {}
-PROTOCOL_ONLY_KEYS = frozenset({"apart", "digest", "ids", "joined", "plain", "success"})
+write_sorted = msgspec.json.Encoder(order="deterministic").encode
+"""Writes JSON with sorted keys, to compare values: `1`, `1.0` and `true` are different."""
+PROTOCOL_ONLY_KEYS = frozenset({"apart", "carriers", "digest", "ids", "joined", "plain", "success"})
 """The keys of an original form that other protocols lose nothing by."""
 CANONICAL_KEYS = frozenset({"role", "content", "tool_calls"})
 """Keys of a wire message that blocks hold, in whatever form."""
@@ -56,11 +62,53 @@ def without_original_form(message: Message) -> Message:
     return replace(message, metadata=replace(message.metadata, provider_raw=None))
 
 
-def original_blocks(message: Message, form: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the original blocks by index, if the content has not changed since."""
-    # The digest is computed only if there is something to protect by it.
+def original_blocks(
+    message: Message, form: Mapping[str, Any], decode: Callable[[Any], ContentBlock]
+) -> Mapping[str, Any]:
+    """Return the original blocks by the index that their block has now.
+
+    A message may have been changed since: blocks that are as they were keep their original form,
+    also if others were changed, added or removed. `decode` decodes a block with its wire ids.
+    """
     blocks = form.get("blocks", EMPTY)
-    return blocks if blocks and form.get("digest") == message.content_digest() else EMPTY
+    # The digest is computed only if there is something to protect by it.
+    if not blocks or form.get("digest") == message.content_digest():
+        return blocks
+    ours = {wire_id: call for call, wire_id in (form.get("ids") or EMPTY).items()}
+    decoded = {index: _with_our_id(decode(wire), ours) for index, wire in blocks.items()}
+    before = {int(index): write_sorted(block) for index, block in decoded.items()}
+    after = [write_sorted(block) for block in message.content]
+    return {str(now): blocks[str(index)] for index, now in aligned(before, after).items()}
+
+
+def _with_our_id(block: ContentBlock, ours: Mapping[str, str]) -> ContentBlock:
+    if isinstance(block, ToolUseBlock):
+        return replace(block, id=ours.get(block.id, block.id))
+    if isinstance(block, ToolResultBlock):
+        return replace(block, tool_use_id=ours.get(block.tool_use_id, block.tool_use_id))
+    return block
+
+
+def aligned(before: Mapping[int, object], after: Sequence[object]) -> dict[int, int]:
+    """Return the index now of each part that was at an index before and is still there.
+
+    Parts are compared by hashable keys. Equal ones stay in their order, each as near to its old
+    place as it can.
+    """
+    places: dict[object, list[int]] = {}
+    for index, key in enumerate(after):
+        places.setdefault(key, []).append(index)
+    places_now: dict[int, int] = {}
+    start = 0
+    for index in sorted(before):
+        candidates = places.get(before[index], ())
+        first = bisect_left(candidates, start)
+        at = bisect_left(candidates, index, first)
+        near = [candidates[n] for n in (at - 1, at) if first <= n < len(candidates)]
+        if near:
+            now = min(near, key=lambda each: abs(each - index))
+            places_now[index], start = now, now + 1
+    return places_now
 
 
 def provider_raw_of(protocol: str, form: Mapping[str, Any]) -> Mapping[str, Any] | None:

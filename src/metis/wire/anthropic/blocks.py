@@ -392,6 +392,6 @@ def unmapped_keys(message: Message) -> Iterator[str]:
     form = original_form_of(message, PROTOCOL)
     keys = maybe_object(form.get("keys"))
     yield from (f"$.{key}" for key, value in keys.items() if is_meaningful(key, value))
-    for index, wire in original_blocks(message, form).items():
+    for index, wire in original_blocks(message, form, decode_block).items():
         plain = encode_alone(message.content[int(index)])
         yield from unmapped_paths(wire, plain, f"$.content[{index}]")

@@ -19,6 +19,7 @@ from metis.wire.anthropic.blocks import (
     TextPart,
     ToolResultPart,
     add_cache_marks,
+    decode_block,
     encode_block,
 )
 from metis.wire.anthropic.options import encode_options
@@ -94,7 +95,13 @@ class AnthropicHistoryEncoder(HistoryEncoder):
 
     def _encode_blocks(self, message: Message, form: Mapping[str, Any]) -> Sequence[Any]:
         """Encode the blocks of a message, in their original form where it still applies."""
-        originals = original_blocks(message, form) if "blocks" in form else EMPTY
+        hints = message.metadata.hints
+        originals = EMPTY
+        if "blocks" in form:
+            originals = original_blocks(message, form, decode_block)
+            if hints and originals is not form["blocks"]:
+                # Blocks have moved: each still has the mark of the client that hints repeat.
+                hints = tuple(hint for hint in hints if str(hint.after) not in form["blocks"])
         parts = (
             originals.get(str(index)) or encode_block(block, self._wire_id)
             for index, block in enumerate(message.content)
@@ -103,8 +110,8 @@ class AnthropicHistoryEncoder(HistoryEncoder):
         if message.role is _TOOL and form.get("plain"):
             for block in blocks:
                 _make_plain(block)
-        if message.metadata.hints:
-            add_cache_marks(blocks, message.metadata.hints)
+        if hints:
+            add_cache_marks(blocks, hints)
         return blocks
 
     def _encode_system(self) -> Any:

@@ -170,7 +170,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     """Encode the response body for a message."""
     form = original_form_of(message, PROTOCOL)
     wire_ids: Mapping[str, str] = form.get("ids", EMPTY)
-    originals = original_blocks(message, form)
+    originals = original_blocks(message, form, decode_non_result)
     blocks = [
         originals.get(str(index))
         or encode_served_block(

@@ -145,6 +145,13 @@ def decode_block(wire: Any, *, is_response: bool = False) -> ContentBlock:
     return block or _opaque(wire)
 
 
+def decode_part(wire: Any, *, is_response: bool = False) -> ContentBlock:
+    """Decode a block or a result, with the ids of the provider."""
+    if is_result(wire) and not is_response:
+        return decode_result(wire, maybe_object(wire["toolResult"])["toolUseId"])
+    return decode_block(wire, is_response=is_response)
+
+
 def _opaque(wire: Any) -> OpaqueBlock:
     return OpaqueBlock(PROTOCOL, Raw(_write(wire)), _kind_of(maybe_object(wire)))
 
@@ -412,7 +419,7 @@ def unmapped_keys(message: Message) -> Iterator[str]:
     keys = maybe_object(form.get("keys"))
     yield from (f"$.{key}" for key, value in keys.items() if is_meaningful(key, value))
     ids = form.get("ids") or EMPTY
-    for index, wire in original_blocks(message, form).items():
+    for index, wire in original_blocks(message, form, decode_part).items():
         plain = encode_alone(message.content[int(index)], lambda call: ids.get(call, call))
         yield from unmapped_paths(_normal(wire), plain, f"$.content[{index}]")
 

@@ -6,6 +6,7 @@ next request of the same conversation encodes only what is new; the last one sta
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from metis.wire.bedrock_converse.blocks import (
     PROTOCOL,
     WIRE_ID_PREFIX,
     ToolResultPart,
+    decode_part,
     encode_block,
     with_cache_points,
 )
@@ -86,7 +88,10 @@ class ConverseHistoryEncoder(HistoryEncoder):
 
     def _encode_parts(self, message: Message, form: Mapping[str, Any]) -> list[Any]:
         """Encode the blocks of a message, in their original form where it still applies."""
-        originals = original_blocks(message, form) if "blocks" in form else EMPTY
+        originals = EMPTY
+        if "blocks" in form:
+            decode = partial(decode_part, is_response=message.role is _ASSISTANT)
+            originals = original_blocks(message, form, decode)
         parts: list[Any] = []
         for index, block in enumerate(message.content):
             part = originals.get(str(index)) or encode_block(block, self._wire_id)

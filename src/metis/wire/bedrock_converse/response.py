@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -27,6 +28,7 @@ from metis.wire.bedrock_converse.blocks import (
     PROTOCOL,
     WIRE_ID_PREFIX,
     decode_block,
+    decode_part,
     encode_alone,
     encode_block,
     is_exact,
@@ -167,6 +169,9 @@ def tool_use_id_of(
     return next_tool_id(scope, wire_id, counts)
 
 
+_decode_part = partial(decode_part, is_response=True)
+
+
 def encode_response(message: Message, context: RequestContext) -> bytes:
     """Encode the response body for a message."""
     form = original_form_of(message, PROTOCOL)
@@ -184,7 +189,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
 
 def _encode_content(message: Message, form: Mapping[str, Any]) -> list[Any]:
     wire_ids: Mapping[str, str] = form.get("ids", EMPTY)
-    originals, typed = original_blocks(message, form), form.get("typed", ())
+    originals, typed = original_blocks(message, form, _decode_part), form.get("typed", ())
     content: list[Any] = []
     for index, block in enumerate(message.content):
         part = originals.get(str(index))

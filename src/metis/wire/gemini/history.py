@@ -24,7 +24,11 @@ from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.wire.call import AdapterOptions
 from metis.wire.gemini.key_names import PROTOCOL, with_camel_keys, with_style
 from metis.wire.gemini.options import encode_options
-from metis.wire.gemini.parts import PartEncoder, has_same_text
+from metis.wire.gemini.original_parts import original_parts, with_seals_at_carriers
+from metis.wire.gemini.parts import (
+    PartEncoder,
+    has_same_text,
+)
 from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire, maybe_object
 from metis.wire.original_form import EMPTY, is_meaningful, original_form_of, unmapped_paths
@@ -176,7 +180,12 @@ def encode_parts(message: Message, form: Mapping[str, Any], encoder: PartEncoder
     original = form.get("parts")
     if original is not None and form.get("digest") == message.content_digest():
         return original
-    parts = encoder.encode(message.content)
+    content = message.content
+    if "carriers" in form:
+        content = with_seals_at_carriers(content, form["carriers"])
+    parts = encoder.encode(content)
+    if original is not None:
+        return original_parts(original, parts, is_model=message.role is _ASSISTANT)
     result = message.content[0] if message.content else None
     if "result" in form and isinstance(result, ToolResultBlock):
         response = form["result"]

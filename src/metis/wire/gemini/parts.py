@@ -37,9 +37,7 @@ from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.wire.gemini.key_names import (
     PROTOCOL,
     plain_base64,
-    style_of,
     with_camel_keys,
-    with_style,
 )
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.seals import is_envelope
@@ -351,9 +349,14 @@ class PartEncoder:
         """Encode blocks that were projected for this protocol."""
         parts: list[Any] = []
         signature: str | None = None
-        for block in content:
+        is_of_call = False
+        for index, block in enumerate(content):
             if type(block) is ThinkingBlock and block.format == SIGNATURE_ON_NEXT:
-                signature = block.signature
+                signature, is_of_call = block.signature, _is_of_call(content[index + 1 :])
+                continue
+            if signature is not None and is_of_call and type(block) is TextBlock:
+                # The API refuses a call without its signature: a text was added before it.
+                parts.append({"text": block.text})
                 continue
             part = {"text": block.text} if type(block) is TextBlock else self._encode(block)
             if part is None:
@@ -406,6 +409,14 @@ class PartEncoder:
         return wire
 
 
+def _is_of_call(following: tuple[ContentBlock, ...]) -> bool:
+    """Whether nothing but texts comes between a signature and a call."""
+    for block in following:
+        if type(block) is not TextBlock:
+            return type(block) is ToolUseBlock
+    return False
+
+
 def _encode_thinking(block: ThinkingBlock) -> Wire | None:
     if block.format == ALONE:
         return {"text": "", "thoughtSignature": block.signature}
@@ -415,26 +426,3 @@ def _encode_thinking(block: ThinkingBlock) -> Wire | None:
     if block.signature:
         wire["thoughtSignature"] = block.signature
     return wire
-
-
-def original_form_of_parts(parts: list[Any], encoded: list[Any]) -> dict[str, Any]:
-    """Return what must be stored to encode parts as they were, compared with how they would be."""
-    if _are_equal(encoded, parts):
-        return {}
-    style = style_of(parts)
-    if style and _are_equal(with_style(encoded, style), parts):
-        return {"style": style}
-    return {"parts": parts}
-
-
-def _are_equal(encoded: Any, wire: Any) -> bool:
-    """Whether two JSON values are the same; `1`, `1.0` and `true` are not."""
-    if isinstance(encoded, Raw):
-        encoded = _read(encoded)
-    if isinstance(encoded, list) and isinstance(wire, list):
-        first, second = cast("list[Any]", encoded), cast("list[Any]", wire)
-        return len(first) == len(second) and all(map(_are_equal, first, second))
-    if isinstance(encoded, dict) and isinstance(wire, dict):
-        one, other = cast("Wire", encoded), cast("Wire", wire)
-        return one.keys() == other.keys() and all(_are_equal(one[k], other[k]) for k in one)
-    return type(cast("object", encoded)) is type(cast("object", wire)) and encoded == wire

@@ -22,12 +22,12 @@ from metis.canonical.value import raw_constructor
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.gemini.key_names import PROTOCOL, field, present_key
 from metis.wire.gemini.options import decode_options, decode_tools
+from metis.wire.gemini.original_parts import original_form_of_parts, seal_carriers
 from metis.wire.gemini.parts import (
     PartDecoder,
     PartEncoder,
     encode_result_object,
     is_result,
-    original_form_of_parts,
 )
 from metis.wire.json_access import Wire, list_at, maybe_object, object_at, read_object, read_value
 from metis.wire.original_form import provider_raw_of
@@ -246,6 +246,8 @@ class GeminiRequestDraft(RequestDraft):
         if not is_plain:
             encoded = PartEncoder(ids.get, self._pairing.tool_names).encode(content)
             form |= original_form_of_parts(parts, encoded)
+            if carriers := seal_carriers(content):
+                form["carriers"] = carriers
             if "parts" in form:
                 form["digest"] = content_digest(role, content)
         if ids:

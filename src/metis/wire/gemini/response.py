@@ -34,11 +34,11 @@ from metis.wire.errors import (
 from metis.wire.errors import read_error as read_any_error
 from metis.wire.gemini.history import encode_parts
 from metis.wire.gemini.key_names import HOSTS, PROTOCOL, field
+from metis.wire.gemini.original_parts import original_form_of_parts, seal_carriers
 from metis.wire.gemini.parts import (
     WIRE_ID_PREFIX,
     PartDecoder,
     PartEncoder,
-    original_form_of_parts,
 )
 from metis.wire.gemini.request import CallPairing
 from metis.wire.json_access import (
@@ -118,6 +118,8 @@ def decode_body(
     if not is_plain:
         encoded = PartEncoder(ids.get, pairing.tool_names).encode(content)
         form |= original_form_of_parts(parts, encoded)
+        if carriers := seal_carriers(content):
+            form["carriers"] = carriers
     if ids:
         form["ids"] = ids
     if "groundingMetadata" in candidate or "grounding_metadata" in candidate:

@@ -8,7 +8,7 @@ Thinking has three names, two of which may carry the same text (T52): `reasoning
 parts, some of them signed or encrypted, which must come back as it was (T55).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from metis.canonical.blocks import (
@@ -91,16 +91,30 @@ def _decode_detail(wire: Wire, issuer: str) -> AnyThinking | None:
 
 
 def encode_thinking(content: Sequence[ContentBlock], keys: Mapping[str, Any]) -> Wire:
-    """Encode thinking under the keys that it came with; nothing if a sealed part is missing."""
+    """Encode thinking under the keys that it came with; of typed parts those that are left.
+
+    Gemini behind OpenRouter answers 400 unless every detail comes back that it sealed (T55), so
+    that only a caller who removes one of them leaves it out.
+    """
     blocks = [block for block in content if isinstance(block, AnyThinking)]
     if not keys or not blocks:
         return {}
-    # Gemini behind OpenRouter answers 400 unless every detail comes back (T55).
-    details = decode_reasoning_details(keys.get(DETAILS_KEY) or (), "")
-    if not {*map(_sealed_part, details)} <= {*map(_sealed_part, blocks)}:
-        return {}
     text = thinking_text(blocks)
-    return {key: text if value is True else value for key, value in keys.items()}
+    wire: Wire = {key: text if value is True else value for key, value in keys.items()}
+    details: Sequence[Any] = keys.get(DETAILS_KEY) or ()
+    present = {*map(_sealed_part, blocks)}
+    remaining = [detail for detail in details if _is_left(detail, present)]
+    if len(remaining) < len(details):
+        wire = {key: text for key, value in keys.items() if value is True}
+        if remaining:
+            wire[DETAILS_KEY] = remaining
+    return wire
+
+
+def _is_left(detail: Any, present: Collection[tuple[str, str | None]]) -> bool:
+    """Whether the block of a typed part is still there; parts of unknown form have none."""
+    block = _decode_detail(maybe_object(detail), "")
+    return block is None or _sealed_part(block) in present
 
 
 def thinking_text(blocks: Sequence[ContentBlock]) -> str:

@@ -44,6 +44,7 @@ from metis.wire.openai_values import (
     media_url,
     parse_data_url,
 )
+from metis.wire.original_form import aligned, write_sorted
 
 PROTOCOL = "openai_responses"
 """The name under which messages store their original form in this protocol."""
@@ -92,19 +93,22 @@ def encode_parts(
     blocks: Sequence[ContentBlock], original_parts: Mapping[str, Any], issuer: str = PROTOCOL
 ) -> list[Any]:
     """Encode blocks as parts; an original part is used while it decodes to the same block."""
-    parts: list[Any] = []
-    for index, block in enumerate(blocks):
-        original = original_parts.get(str(index)) if original_parts else None
-        is_same = original and decode_part(original, _issuer_of(block, issuer)) == block
-        part = original if is_same else encode_part(block)
-        if part is not None:
-            parts.append(part)
-    return parts
+    originals_now: dict[int, Any] = {}
+    if original_parts:
+        issuer = next(filter(None, map(_issuer_of, blocks)), issuer)
+        before = {
+            int(index): write_sorted(decode_part(part, issuer))
+            for index, part in original_parts.items()
+        }
+        places = aligned(before, [write_sorted(block) for block in blocks])
+        originals_now = {now: original_parts[str(index)] for index, now in places.items()}
+    parts = (originals_now.get(index) or encode_part(block) for index, block in enumerate(blocks))
+    return [part for part in parts if part is not None]
 
 
-def _issuer_of(block: ContentBlock, default: str) -> str:
+def _issuer_of(block: ContentBlock) -> str | None:
     source = getattr(block, "source", None)
-    return getattr(source, "issuer", None) or default
+    return getattr(source, "issuer", None)
 
 
 def encode_part(block: ContentBlock) -> Wire | Raw | None:

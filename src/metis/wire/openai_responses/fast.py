@@ -24,7 +24,8 @@ from metis.streaming import StreamEvent, TextDelta
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.json_access import Wire
 from metis.wire.openai_responses.blocks import PROTOCOL, write_json
-from metis.wire.openai_responses.items import STRING_RUN, TYPED_FORM
+from metis.wire.openai_responses.items import STRING_RUN
+from metis.wire.openai_responses.message_forms import TYPED_FORM
 from metis.wire.openai_responses.request import (
     InputDecoder,
     ResponsesHistoryEncoder,

@@ -37,6 +37,14 @@ from metis.wire.openai_responses.blocks import (
     encode_reasoning_item,
     opaque_block,
 )
+from metis.wire.openai_responses.message_forms import (
+    STRING_FORM,
+    TYPED_FORM,
+    MessageForm,
+    message_forms,
+    text_count,
+    text_mark,
+)
 from metis.wire.openai_responses.tool_calls import (
     CUSTOM,
     FUNCTION,
@@ -52,12 +60,6 @@ ItemPurpose = Literal["history", "echo", "stateless", "response"]
 """Why items are encoded: as a client's own history, as a response that is sent back, as one that is
 sent back to a provider that stores nothing, or as a response to a client."""
 
-MessageForm = Mapping[str, Any]
-"""The original form of one output message."""
-STRING_FORM: MessageForm = {}
-"""The form of a message that is a role and a string."""
-TYPED_FORM: MessageForm = {"keys": {"type": "message"}}
-"""The form of a message with its type, as messages without an original form have."""
 STRING_RUN: Mapping[str, Any] = {"texts": [STRING_FORM]}
 """The original form of a run that is one message, a role and a string."""
 
@@ -154,11 +156,6 @@ def encode_foreign_citation(citation: Citation) -> Wire | None:
     return None if page is None else {"type": "url_citation", **page}
 
 
-def _text_count(form: MessageForm) -> int:
-    parts = form.get("parts")
-    return 1 if parts is None else len(parts)
-
-
 class OutputRun:
     """A run of items of the model while it is decoded."""
 
@@ -223,6 +220,10 @@ class OutputRun:
         # A typed message needs no form: that is how texts are encoded without one.
         if any(form != TYPED_FORM for form in self.message_forms):
             stored["texts"] = self.message_forms
+            if self.message_forms != [STRING_FORM]:
+                stored["marks"] = [
+                    text_mark(block) for block in self.blocks if type(block) is TextBlock
+                ]
         return stored
 
     def _add_call(self, block: ToolUseBlock, wire_id: str, form: OriginalForm) -> None:
@@ -279,7 +280,7 @@ def encode_items(
     message_id: str = "",
 ) -> Iterator[Any]:
     """Yield the items for the blocks of an assistant message."""
-    message_forms = _message_forms(content, form)
+    forms = message_forms(content, form)
     call_forms: Mapping[str, Any] = form.get("calls") or EMPTY
     is_foreign = purpose == "response" and not form
     thinking_keys = _ThinkingKeys()
@@ -292,8 +293,8 @@ def encode_items(
                 yield encode_foreign_message(block, new_item_id("msg", message_id, index))
                 continue
             # One message may have several texts: they are encoded with the first of them.
-            message_form = next(message_forms, TYPED_FORM)
-            skipped = _text_count(message_form) - 1
+            message_form = next(forms, TYPED_FORM)
+            skipped = text_count(message_form) - 1
             texts = content[index : index + skipped + 1]
             yield _for_purpose(_encode_output_message(texts, message_form), purpose)  # pyright: ignore[reportArgumentType] - `_message_forms` has checked that they are texts
         elif type(block) is ToolUseBlock:
@@ -363,34 +364,6 @@ def encode_image(
     new_keys = {"status": "completed", **({} if kind == "png" else {"output_format": kind})}
     keys = forms.get(item_id, new_keys)
     return {"type": _IMAGE_CALL, "id": item_id, "result": block.source.data, **keys}
-
-
-def _message_forms(
-    content: Sequence[ContentBlock], form: Mapping[str, Any]
-) -> Iterator[MessageForm]:
-    """Return the forms of the messages in a run, if it still has texts where it had them."""
-    forms: Sequence[MessageForm] | None = form.get("texts")
-    if not forms:
-        return iter(())
-    counts = [_text_count(message_form) for message_form in forms]
-    return iter(forms) if _fits_counts(content, counts) else iter(())
-
-
-def _fits_counts(content: Sequence[ContentBlock], counts: Sequence[int]) -> bool:
-    """Return whether the texts among blocks can be split into messages of these many texts."""
-    remaining = list(counts)
-    missing_texts = 0
-    for block in content:
-        if type(block) is not TextBlock:
-            if missing_texts:
-                return False
-        elif missing_texts:
-            missing_texts -= 1
-        elif remaining:
-            missing_texts = remaining.pop(0) - 1
-        else:
-            return False
-    return not remaining and not missing_texts
 
 
 def _for_purpose(wire: Wire, purpose: ItemPurpose) -> Wire:

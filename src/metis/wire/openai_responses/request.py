@@ -8,6 +8,8 @@ nor tool becomes an option.
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from metis.canonical.blocks import ContentBlock, OpaqueBlock, TextBlock, ToolResultBlock
 from metis.canonical.errors import DecodeError
 from metis.canonical.message import Message, Role
@@ -310,7 +312,7 @@ class ResponsesHistoryEncoder(HistoryEncoder):
                 if isinstance(block, ToolResultBlock)
             )
         else:
-            items.append(_encode_input_message(message, form))
+            items += _encode_input(message, form)
 
 
 def _is_instructions(message: Message) -> bool:
@@ -338,10 +340,19 @@ def _purpose_of(message: Message, form: Mapping[str, Any], *, is_stateless: bool
     return "echo" if is_complete and not is_stateless else "stateless"
 
 
+def _encode_input(message: Message, form: Mapping[str, Any]) -> list[Any]:
+    """Encode an input message; an item that only the provider knows stands for itself."""
+    if not form.get("item"):
+        return [_encode_input_message(message, form)]
+    items: list[Any] = [block.raw for block in message.content if isinstance(block, OpaqueBlock)]
+    others = tuple(block for block in message.content if not isinstance(block, OpaqueBlock))
+    if others:
+        items.append(_encode_input_message(replace(message, content=others), EMPTY))
+    return items
+
+
 def _encode_input_message(message: Message, form: Mapping[str, Any]) -> Any:
     content = message.content
-    if form.get("item") and len(content) == 1 and isinstance(content[0], OpaqueBlock):
-        return content[0].raw
     wire: Wire = {"role": str(message.role), **(form.get("keys") or EMPTY)}
     if len(content) == 1 and type(content[0]) is TextBlock and not form.get("parts"):
         wire["content"] = content[0].text
