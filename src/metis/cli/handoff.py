@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
-from uuid import uuid4
 
 import msgspec
 
@@ -170,7 +169,7 @@ async def _write(
     target = program(options.target)
     form = session_format(target.format)
     now = datetime.now(UTC)
-    foreign_id = str(uuid4())
+    foreign_id = target.new_id()
     written = write_session(
         form,
         await store.history(record.id),
@@ -197,7 +196,8 @@ async def _write(
     # The link first: a file without one would be taken for a session that began there.
     handoff_links().add(link)
     write_new_file(path, written.data)
-    return HandoffReport(str(path), [*target.resume, foreign_id], written.losses, record.id)
+    resume = target.resume_command(foreign_id, path)
+    return HandoffReport(str(path), resume, written.losses, record.id)
 
 
 async def _print(store: Store, report: HandoffReport, options: HandoffOptions) -> None:

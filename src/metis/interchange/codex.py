@@ -60,6 +60,8 @@ _ITEM_TYPES = frozenset(
         "compaction_summary",
     ]
 )
+# Keys that records of other programs have, and those of Codex without an envelope do not.
+_KEYS_OF_OTHERS = {"parentId", "parentUuid", "uuid", "sessionId", "sessionID", "part"}
 _SIMPLE_CALLS = {"tool_call": "function_call", "tool_result": "function_call_output"}
 _ROLES = {"user": Role.USER, "developer": Role.DEVELOPER, "system": Role.DEVELOPER}
 
@@ -88,7 +90,14 @@ def _is_record(record: Wire) -> bool:
     is_bare_item = kind in _ITEM_TYPES and kind != "message" and "message" not in record
     is_bare_message = kind in (None, "message") and isinstance(record.get("role"), str)
     has_content = isinstance(record.get("content"), str | list)
-    plain_keys = {"parentId", "parentUuid", "uuid", "sessionId"} & record.keys()
+    plain_keys = {
+        "parentId",
+        "parentUuid",
+        "uuid",
+        "sessionId",
+        "sessionID",
+        "part",
+    } & record.keys()
     return (
         (has_time or is_bare_item)
         and not plain_keys

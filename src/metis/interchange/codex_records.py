@@ -82,7 +82,10 @@ class CodexRecords(RecordFormat, ABC):
     # New records
 
     def first_records(self, writer: RecordWriter) -> list[Wire]:
-        """Return the record that names the session."""
+        """Return the record that names the session.
+
+        It names no provider: Codex refuses to resume a session with another one than its own.
+        """
         options = writer.options
         writer.foreign_id = (
             options.foreign_id
@@ -98,7 +101,6 @@ class CodexRecords(RecordFormat, ABC):
             "cli_version": CLI_VERSION,
             "instructions": None,
             "source": "cli",
-            "model_provider": "openai",
         }
         return [{"timestamp": moment, "type": "session_meta", "payload": payload}]
 

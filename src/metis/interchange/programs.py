@@ -2,14 +2,18 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 from metis.canonical.errors import UnknownFormatError
+from metis.canonical.ids import new_ulid
 
 Environment = Mapping[str, str]
+_GEMINI_MARKER = ".project_root"
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9-]")
 
 
@@ -26,9 +30,21 @@ class Program(NamedTuple):
     place: Callable[[Path, str, str, datetime], Path] | None = None
     """Returns the file of a new session, from the directory, its id, its folder and the time."""
     resume: Sequence[str] = ()
-    """The command that continues a session, without the id."""
+    """The command that continues a session, with `{id}` and `{path}` for those of the session."""
     prepare: Callable[[Path, str], None] | None = None
     """Writes what the program needs beside the session, from the directory and the folder."""
+    new_id: Callable[[], str] = lambda: str(uuid4())
+    """Returns the id of a new session."""
+
+    def resume_command(self, foreign_id: str, path: Path) -> list[str]:
+        """Return the command that continues a session."""
+        shown = {"{id}": foreign_id, "{path}": shlex.quote(str(path))}
+        words = list(self.resume)
+        if words[:1] != ["sh"]:
+            shown["{path}"] = str(path)
+        for name, value in shown.items():
+            words = [word.replace(name, value) for word in words]
+        return words
 
 
 def _directory(variable: str, *names: str, below: Sequence[str] = ()) -> Callable[..., Path]:
@@ -54,6 +70,40 @@ def _codex_place(root: Path, foreign_id: str, _: str, now: datetime) -> Path:
     return root / f"{local:%Y}" / f"{local:%m}" / f"{local:%d}" / name
 
 
+def _gemini_place(root: Path, foreign_id: str, cwd: str, now: datetime) -> Path:
+    utc = now.astimezone(UTC)
+    name = f"session-{utc:%Y-%m-%dT%H-%M}-{foreign_id[:8]}.jsonl"
+    return root / _gemini_project(root, cwd) / "chats" / name
+
+
+def _gemini_project(root: Path, cwd: str) -> str:
+    """Return the directory of a folder's project: the one whose marker names it, or a new one."""
+    for marker in sorted(root.glob(f"*/{_GEMINI_MARKER}")):
+        if marker.read_text(encoding="utf-8", errors="replace").strip() == cwd:
+            return marker.parent.name
+    slug = re.sub(r"[^a-z0-9]+", "-", Path(cwd).name.lower()).strip("-") or "project"
+    names = (slug, *(f"{slug}-{number}" for number in range(1, 10_000)))
+    return next(name for name in names if not (root / name).exists())
+
+
+def _gemini_prepare(root: Path, cwd: str) -> None:
+    """Mark the project's directory as that of the folder; gemini-cli adds it to its list."""
+    marker = root / _gemini_project(root, cwd) / _GEMINI_MARKER
+    if not marker.exists():
+        write_new_file(marker, cwd.encode())
+
+
+def _opencode_place(root: Path, foreign_id: str, _: str, __: datetime) -> Path:
+    return root / "handoff" / f"{foreign_id}.json"
+
+
+def _pi_place(root: Path, foreign_id: str, cwd: str, now: datetime) -> Path:
+    folder = re.sub(r"[/\\:]", "-", cwd.lstrip("/\\"))
+    utc = now.astimezone(UTC)
+    moment = f"{utc:%Y-%m-%dT%H-%M-%S}-{utc.microsecond // 1000:03}Z"
+    return root / f"--{folder}--" / f"{moment}_{foreign_id}.jsonl"
+
+
 PROGRAMS: Sequence[Program] = (
     Program(
         "claude",
@@ -61,7 +111,7 @@ PROGRAMS: Sequence[Program] = (
         _directory("CLAUDE_CONFIG_DIR", ".claude", below=("projects",)),
         "*/*.jsonl",
         _claude_place,
-        ("claude", "--resume"),
+        ("claude", "--resume", "{id}"),
     ),
     Program(
         "codex",
@@ -69,7 +119,33 @@ PROGRAMS: Sequence[Program] = (
         _directory("CODEX_HOME", ".codex", below=("sessions",)),
         "*/*/*/rollout-*.jsonl*",
         _codex_place,
-        ("codex", "resume"),
+        ("codex", "resume", "{id}"),
+    ),
+    Program(
+        "gemini",
+        "gemini-cli",
+        _directory("GEMINI_CLI_HOME", ".gemini", below=("tmp",)),
+        "*/chats/session-*.json*",
+        _gemini_place,
+        ("gemini", "--resume", "{id}"),
+        _gemini_prepare,
+    ),
+    Program(
+        "opencode",
+        "opencode",
+        _directory("XDG_DATA_HOME", ".local", "share", below=("opencode",)),
+        "storage/session/*/*.json",
+        _opencode_place,
+        ("sh", "-c", "opencode import {path} && exec opencode --session {id}"),
+        new_id=lambda: f"ses_{new_ulid().lower()}",
+    ),
+    Program(
+        "pi",
+        "pi",
+        _directory("PI_CODING_AGENT_DIR", ".pi", "agent", below=("sessions",)),
+        "*/*.jsonl",
+        _pi_place,
+        ("pi", "--session", "{path}"),
     ),
 )
 """The programs whose sessions are on this machine."""

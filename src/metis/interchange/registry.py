@@ -22,6 +22,9 @@ ENTRY_POINT_GROUP = "metis.session_formats"
 _BUILTIN: Mapping[str, str] = {
     "claude-code": "metis.interchange.claude_code:ClaudeCode",
     "codex": "metis.interchange.codex:Codex",
+    "gemini-cli": "metis.interchange.gemini_cli:GeminiCli",
+    "opencode": "metis.interchange.opencode:OpenCode",
+    "pi": "metis.interchange.pi:Pi",
     "copilot-cli": "metis.interchange.agent_transcripts:CopilotCli",
     "cursor": "metis.interchange.agent_transcripts:Cursor",
     "cline": "metis.interchange.agent_transcripts:Cline",

@@ -9,7 +9,7 @@ byte for byte. What is written is read again, and every block that does not come
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, ClassVar, cast
@@ -42,7 +42,7 @@ from metis.store.entries import (
     SidecarEntry,
     UnknownEntry,
 )
-from metis.wire.json_access import Wire, maybe_count, maybe_list
+from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object
 from metis.wire.tool_ids import derived_id
 
 ToolNames = Mapping[str, str]
@@ -220,6 +220,7 @@ class RecordWriter:
         self._records: list[tuple[int, int, bytes, tuple[str, ...]]] = []
         self._owner: tuple[str, ...] = ()
         self._position = 0
+        self._is_extended = False
         self._dropped: dict[str, tuple[int, KnownEntry | UnknownEntry]] = {}
 
     def shape(self, entries: Sequence[KnownEntry]) -> list[int]:
@@ -304,8 +305,11 @@ class RecordWriter:
         for entry in group:
             self._start()
             self._owner = (entry.id,)
+            before = len(self.losses)
+            self._is_extended = False
             new = self.form.new_records(entry, self)
-            if not new:
+            # A reason that the format gave is better than the general one.
+            if not new and not self._is_extended and len(self.losses) == before:
                 self._drop(entry, str(entry.__struct_config__.tag))
             for record in new:
                 self._put_record(record, None)
@@ -322,6 +326,35 @@ class RecordWriter:
             record = self.form.with_foreign_id(record, self.options.foreign_id)
         self.form.note_record(record, self)
         self._put(write_json(record), at)
+
+    def extend_last(self, key: str, parts: Sequence[Any]) -> bool:
+        """Add parts to the record before if its parts are of the same kind, and say whether."""
+        if not self._records or self._records[-1][1] == 0:
+            return False
+        position, order, raw, owner = self._records[-1]
+        record = maybe_object(_maybe_json(raw))
+        content = maybe_list(record.get("content"))
+        if not content or not all(key in maybe_object(part) for part in content):
+            return False
+        extended = write_json({**record, "content": [*content, *parts]})
+        self._records[-1] = position, order, extended, (*owner, *self._owner)
+        self._is_extended = True
+        return True
+
+    def add_result(
+        self,
+        add: Callable[[Wire, MessageEntry, "RecordWriter"], Wire | None],
+        entry: MessageEntry,
+    ) -> None:
+        """Write a result into the record of its call, for programs that store it there."""
+        for index in range(len(self._records) - 1, -1, -1):
+            position, order, raw, owner = self._records[index]
+            changed = add(maybe_object(_maybe_json(raw)), entry, self)
+            if changed is not None:
+                self._records[index] = position, order, write_json(changed), (*owner, entry.id)
+                self._is_extended = True
+                return
+        self.add_loss(entry, "tool_result", "its call is not in the file")
 
     def _put(self, raw: bytes, at: int | None) -> None:
         if at is not None:
