@@ -47,6 +47,12 @@ CLIENT_GONE = 499
 _FIRST_ERROR = 400
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_SEARCHED = 200_000
+# All of them, also those that are zero: programs read this record without our defaults.
+_USAGE = (
+    *("input_tokens", "cached_input_tokens", "cache_creation_input_tokens"),
+    *("cache_creation_1h_input_tokens", "output_tokens", "reasoning_output_tokens"),
+    *("estimated", "pricing_version", "latency_ms"),
+)
 _WORKING_DIRECTORY = re.compile(
     r"(?:[Ww]orking directory:|<cwd>|working in the directory:)\s*((?:/|[A-Za-z]:\\)[^\n<`]{0,500})"
 )
@@ -205,7 +211,7 @@ def exchange_record(exchange: Exchange, usage: Usage | None) -> bytes:
             "mode": exchange.mode,
             "status": exchange.status,
             "losses": exchange.losses,
-            "usage": usage,
+            "usage": None if usage is None else {name: getattr(usage, name) for name in _USAGE},
             "cost_usd": cost,
             "attempts": exchange.attempts,
             "timings": {
