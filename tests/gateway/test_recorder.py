@@ -15,6 +15,9 @@ from metis.canonical.blocks import TextBlock, ToolUseBlock
 from metis.canonical.errors import StoreUnavailableError
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus
+from metis.events import SqliteTrace
+from metis.events.trace import EventQuery
+from metis.events.turn_events import LlmCallCompleted, LlmCallFailed
 from metis.gateway.exchange import Exchange, Tenant
 from metis.gateway.recorder import Recorder
 from metis.session.delegate import PARENT_KIND
@@ -436,6 +439,24 @@ async def test_the_record_has_exactly_its_keys_while_pending_and_after_a_restart
     assert stored["usage"]["input_tokens"] == 100
     assert Decimal(stored["cost_usd"]) == (Decimal(100) * 3 + Decimal(20) * 15) / 1_000_000
     assert stored["timings"]["total_ms"] == 250
+
+
+async def test_each_call_is_one_event_of_the_trace(store: Store, tmp_path: Path) -> None:
+    async with recording(store, trace=tmp_path / "trace.db") as recorder:
+        first = await Client(recorder).send([user("one")], assistant("two"))
+        failed = await Client(recorder, tenant=BOB).send([user("one")], status=429, error="slow")
+    trace = SqliteTrace(tmp_path / "trace.db")
+    events = await trace.select(EventQuery())
+    trace.close()
+    assert [(event.type, event.session_id) for event in events] == [
+        ("llm.call_completed", first.session_id),
+        ("llm.call_failed", failed.session_id),
+    ]
+    completed, failure = (event.payload for event in events)
+    assert isinstance(completed, LlmCallCompleted)
+    assert (completed.user_id, completed.input_tokens) == ("alice", 100)
+    assert isinstance(failure, LlmCallFailed)
+    assert (failure.user_id, failure.error_class) == ("bob", "rate_limit")
 
 
 async def test_without_a_store_records_are_looked_up_in_memory() -> None:

@@ -110,7 +110,7 @@ def make_gateway(config: GatewayConfig) -> Any:
         config,
         keys,
         reader=reader,
-        recorder=Recorder(store, models, reader=reader),
+        recorder=Recorder(store, models, reader=reader, trace=paths.trace),
         store=store,
         has_connection_watch=True,
     )

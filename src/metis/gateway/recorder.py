@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from metis import adapters
 from metis.adapters.adapter import Adapter
 from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import (
+    EventError,
     InvalidMessageError,
     MetisError,
     StoreError,
@@ -29,8 +31,10 @@ from metis.canonical.errors import (
     UnknownSessionError,
 )
 from metis.canonical.ids import new_session_id
+from metis.events import Actor, Bus, SqliteTrace
 from metis.gateway.client_sessions import (
     MAIN,
+    Join,
     Joiner,
     Thread,
     client_session,
@@ -42,11 +46,13 @@ from metis.gateway.exchange import Exchange, Tenant
 from metis.gateway.placement import PlannedExchange, Planner, resolve
 from metis.gateway.stored_exchange import (
     Priced,
+    call_event,
     exchange_record,
     note,
     priced_response,
     resolved_model,
 )
+from metis.session.events import Trace
 from metis.session.models import Models
 from metis.store import Store
 from metis.store.append import PreparedMessage
@@ -80,18 +86,23 @@ _CONFLICTS = (InvalidMessageError, UnknownSessionError, UnknownMessageError)
 class Recorder:
     """Stores the exchanges of one gateway process; without a store it holds the newest ones."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, all by name
         self,
         store: Store | None,
         models: Models,
         *,
         reader: RequestReader | None = None,
+        trace: Path | None = None,
         max_queued: int = MAX_QUEUED,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
     ) -> None:
         self._store = store
         self._models = models
         self._reader = reader or RequestReader()
+        self._trace_path = trace
+        self._trace: SqliteTrace | None = None
+        self.bus: Bus | None = None
+        """Gets one event for each model call, once started with a trace."""
         self._max_queued = max_queued
         self._max_queued_bytes = max_queued_bytes
         self._joiner = Joiner()
@@ -114,8 +125,9 @@ class Recorder:
         )
 
     async def start(self) -> None:
-        """Start the task that stores exchanges."""
+        """Start the task that stores exchanges, and the trace."""
         if self._store is not None and self._task is None:
+            self._open_trace()
             self._task = asyncio.create_task(self._run(), name="metis-gateway-recorder")
 
     async def close(self) -> None:
@@ -125,6 +137,22 @@ class Recorder:
         if self._task is not None:
             await self._task
             self._task = None
+        if self.bus is not None:
+            await self.bus.close()
+        if self._trace is not None:
+            self._trace.close()
+
+    def _open_trace(self) -> None:
+        if self._trace_path is None:
+            return
+        try:
+            self._trace = SqliteTrace(self._trace_path)
+        # A full disk or a read-only home must not prevent an answer.
+        except (EventError, OSError) as error:
+            log.warning("events are not traced: %s", error)
+            return
+        self.bus = Bus(strict=False)
+        self.bus.subscribe_batches(self._trace.append, name="trace")
 
     def metrics(self) -> dict[str, int]:
         """Return the counters of the recorder, and how much waits."""
@@ -297,6 +325,11 @@ class Recorder:
         priced = self._price(exchange)
         record = exchange_record(exchange, priced.usage)
         exchange.facts = {**exchange.facts, "record": record}
+        if self.bus is not None and exchange.kind == "chat":
+            join: Join | None = exchange.facts.get("join")
+            parent = None if join is None else join.parent_session_id
+            event = call_event(exchange, priced, parent)
+            Trace(self.bus, exchange.session_id).emit(event, actor=Actor.AGENT)
         return self._planner.plan(exchange, priced, record)
 
     def _price(self, exchange: Exchange) -> Priced:

@@ -26,8 +26,11 @@ from metis.canonical.metadata import (
     StopReason,
     Usage,
 )
+from metis.events import Payload
+from metis.events.turn_events import LlmCallFailed, LlmErrorClass
 from metis.gateway.client_sessions import leading_system
 from metis.gateway.exchange import Exchange
+from metis.session.events import llm_call_completed, usage_totals
 from metis.session.models import Models, ResolvedModel
 from metis.session.response import estimated_usage
 from metis.store.append import PreparedMessage, prepare_message
@@ -45,6 +48,14 @@ INVALID_KIND = "gateway.invalid_message"
 CLIENT_GONE = 499
 """The status of an exchange whose client left before the end."""
 _FIRST_ERROR = 400
+_SERVER_ERROR = 500
+_ERROR_CLASSES: Mapping[int, LlmErrorClass] = {
+    401: "auth",
+    403: "auth",
+    413: "context_overflow",
+    429: "rate_limit",
+    CLIENT_GONE: "cancelled",
+}
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_SEARCHED = 200_000
 # All of them, also those that are zero: programs read this record without our defaults.
@@ -225,6 +236,50 @@ def exchange_record(exchange: Exchange, usage: Usage | None) -> bytes:
 
 def _since(begin: float, moment: float) -> float | None:
     return round((moment - begin) * 1000, 3) if moment else None
+
+
+# Events
+
+
+def call_event(exchange: Exchange, priced: Priced, parent_session_id: str | None) -> Payload:
+    """Return the bus event of an exchange: counts, cost and times, no text."""
+    message, usage = priced.message, priced.usage
+    user_id, team_id = principal(exchange.tenant.user_id), principal(exchange.tenant.team_id)
+    timings = exchange.timings
+    if message is not None and message.metadata.status is MessageStatus.COMPLETE:
+        first_ms = _since(timings.begin, timings.first_byte)
+        completed = llm_call_completed(
+            message,
+            first_chunk_ms=None if first_ms is None else round(first_ms),
+            parent_session_id=parent_session_id,
+        )
+        return replace(
+            completed,
+            inbound_shape=exchange.client_protocol,
+            user_id=user_id,
+            team_id=team_id,
+        )
+    failed = LlmCallFailed(
+        model=exchange.model_id,
+        provider=exchange.provider,
+        error_class=_error_class(exchange.status),
+        error_message=f"HTTP {exchange.status}",
+        latency_ms=elapsed_ms(exchange),
+        retry_count=max(0, len(exchange.attempts) - 1),
+        user_id=user_id,
+        team_id=team_id,
+    )
+    if usage is None:
+        return failed
+    return replace(failed, **usage_totals(usage), pricing_version=usage.pricing_version)
+
+
+def _error_class(status: int) -> LlmErrorClass:
+    if status in _ERROR_CLASSES:
+        return _ERROR_CLASSES[status]
+    if status >= _SERVER_ERROR:
+        return "server_error"
+    return "invalid_request" if status >= _FIRST_ERROR else "network"
 
 
 # The session
