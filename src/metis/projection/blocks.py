@@ -157,6 +157,11 @@ def _as_text(block: ContentBlock, target: Target) -> TextBlock | None:
         return call_as_text(block)
     if isinstance(block, ThinkingBlock) and target.include_thinking and block.text.strip():
         return TextBlock(f"<thinking>\n{block.text}\n</thinking>")
+    if isinstance(block, OpaqueBlock) and block.kind == "compaction":
+        # The summary may be all that is left of earlier messages; OpenAI's is encrypted (T222).
+        summary = cast("Mapping[str, object]", block.data or {}).get("content")
+        if isinstance(summary, str) and summary.strip():
+            return TextBlock(f"Summary of the conversation so far:\n{summary}")
     return None
 
 

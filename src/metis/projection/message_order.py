@@ -5,9 +5,15 @@ from typing import TypeGuard
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.blocks import (
+    ContentBlock,
+    OpaqueBlock,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from metis.canonical.message import Message, Role
-from metis.canonical.metadata import MessageMetadata, MessageStatus
+from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
 from metis.projection.loss import LossRecorder
 from metis.projection.target import Target, is_native
 
@@ -128,7 +134,16 @@ def _add_bridges(messages: Sequence[Message], recorder: LossRecorder) -> list[Me
 def _may_be_last(message: Message, target: Target) -> bool:
     if message.role != Role.ASSISTANT or target.prefill == "any" or is_native(message, target):
         return True
-    return target.prefill == "unfinished" and is_unfinished(message)
+    return _is_paused(message, target) or (
+        target.prefill == "unfinished" and is_unfinished(message)
+    )
+
+
+def _is_paused(message: Message, target: Target) -> bool:
+    """Whether the provider itself goes on with a response: its server tools were still running."""
+    last = message.content[-1] if message.content else None
+    is_paused = message.metadata.stop_reason is StopReason.PAUSE
+    return is_paused and isinstance(last, OpaqueBlock) and last.issuer in target.issuers
 
 
 def is_unfinished(message: Message) -> bool:

@@ -390,7 +390,8 @@ def drop_unpaired_server_calls(
 ) -> list[Message]:
     """Leave out server-side calls without a result, and results without a call (T197).
 
-    No client answers such calls. A call in the last response may still be running.
+    No client answers such calls. A call of the turn under way may still be running: code that the
+    provider runs waits for the results of the calls that it makes itself (T222).
     """
     if not any(isinstance(block, OpaqueBlock) for m in messages for block in m.content):
         return list(messages)
@@ -399,8 +400,10 @@ def drop_unpaired_server_calls(
     calls = {call_id for _, call_id, is_call in halves if is_call}
     paired = calls & {call_id for _, call_id, is_call in halves if not is_call}
     sent: list[Message] = []
+    prompts = [index for index, message in enumerate(messages) if message.role == Role.USER]
+    turn_start = prompts[-1] if prompts else -1
     for index, message in enumerate(messages):
-        is_running = index == len(messages) - 1 and message.role == Role.ASSISTANT
+        is_running = index > turn_start and message.role == Role.ASSISTANT
         unpaired = [
             block_index
             for block_index, call_id, is_call in _server_halves(message, issuers)

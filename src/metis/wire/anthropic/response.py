@@ -24,7 +24,14 @@ from metis.wire.anthropic.blocks import (
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed, is_failed_stop
-from metis.wire.json_access import Wire, list_at, maybe_count, maybe_object, maybe_text
+from metis.wire.json_access import (
+    Wire,
+    list_at,
+    maybe_count,
+    maybe_list,
+    maybe_object,
+    maybe_text,
+)
 from metis.wire.original_form import EMPTY, original_blocks, original_form_of
 from metis.wire.response import model_name, new_usage, read_response, response_message
 from metis.wire.tool_ids import derived_id, next_tool_id
@@ -134,12 +141,35 @@ def decode_usage(wire: object, context: RequestContext) -> Usage | None:
     input_tokens = maybe_count(counts.get("input_tokens"))
     if input_tokens is None:
         return None
+    if counts.get("iterations"):
+        counts = _with_compactions(counts)
+        input_tokens = counts["input_tokens"]
     return new_usage(
         latency_ms=context.latency_ms,
         input_tokens=input_tokens,
         output_tokens=maybe_count(counts.get("output_tokens")) or 0,
         **_decode_extra_usage(counts) if len(counts) > _USAGE_KEYS else {},
     )
+
+
+_TOKEN_KEYS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
+
+
+def _with_compactions(counts: Wire) -> Wire:
+    """Add the tokens of compactions, which are billed and not part of the counts (T222)."""
+    total = dict(counts)
+    for iteration in map(maybe_object, maybe_list(counts.get("iterations"))):
+        if iteration.get("type") == "compaction":
+            for key in _TOKEN_KEYS:
+                total[key] = (maybe_count(total.get(key)) or 0) + (
+                    maybe_count(iteration.get(key)) or 0
+                )
+    return total
 
 
 def _decode_extra_usage(counts: Wire) -> dict[str, Any]:
