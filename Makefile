@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: all run test test-slow lint types imports format fuzz mutate rows bench docs spec catalog cassettes lock clean
+.PHONY: all run test test-slow lint types imports format fuzz mutate rows bench docs spec release catalog cassettes lock clean
 
 all: test lint types imports
 
@@ -64,6 +64,11 @@ spec: $(VENV)/.ready
 	mkdir -p build
 	tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf build/metis-spec.tar spec
 	gzip -nf build/metis-spec.tar
+
+# The files of a release in build/release, with their bill of materials, provenance and digests.
+release: $(VENV)/.ready
+	$(BIN)/python scripts/release.py build build/release
+	$(BIN)/python scripts/release.py verify build/release
 
 # Rebuilds the model table and the price table of a day: make catalog DATE=2026-11-15
 DATE ?= $(shell date -u +%F)
