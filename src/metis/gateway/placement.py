@@ -1,6 +1,6 @@
 """Where an exchange is stored: the session it belongs to, and the messages of it that are new."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -214,9 +214,6 @@ class Planner:
         is_new_prompt = bool(system) and self._joiner.end(join.scope, system) is None
         if end is None:
             end, start = self._system_end(join, request.messages, planned.attempt)
-            if end is None and session is None:
-                # A message without parents follows the newest one; this thread has a new start.
-                items.append(_entry(exchange, RewindEntry, to_id=None, reason="gateway"))
         elif is_new_prompt:
             items.append(note(exchange, SYSTEM_KIND, {"system": system_texts(request.messages)}))
         stored = StoredMessages(exchange, _call_map(request.messages[:start], end), end)
@@ -235,7 +232,13 @@ class Planner:
             ends.append((MAIN, -1, HistoryEnd(session.id, "", (thread.encoded(),))))
         planned.scope, planned.ends = join.scope, ends
         planned.job = ExchangeJob(
-            row, items, session=session, parent=end, scope=join.scope, ends=ends
+            row,
+            items,
+            session=session,
+            parent=end,
+            rewind=None if end is not None else _rewind(exchange),
+            scope=join.scope,
+            ends=ends,
         )
 
     def _plan_request(
@@ -360,21 +363,22 @@ def _usage_data(exchange: Exchange, usage: Usage) -> dict[str, Any]:
     }
 
 
+def _rewind(exchange: Exchange) -> RewindEntry:
+    return RewindEntry(
+        id=new_ulid(),
+        session_id=exchange.session_id,
+        created_at=exchange.started_at,
+        reason="a client of the gateway began another thread",
+    )
+
+
 def _error_entry(exchange: Exchange) -> AnyEntry:
-    return _entry(
-        exchange,
-        ErrorEntry,
+    return ErrorEntry(
+        id=new_ulid(),
+        session_id=exchange.session_id,
+        created_at=exchange.started_at,
         text=exchange.error or f"HTTP {exchange.status}",
         status=exchange.status or None,
         provider=exchange.provider or None,
         data={"exchange": exchange.id},
-    )
-
-
-def _entry(exchange: Exchange, entry_type: Callable[..., AnyEntry], **fields: Any) -> AnyEntry:
-    return entry_type(
-        id=new_ulid(),
-        session_id=exchange.session_id,
-        created_at=exchange.started_at,
-        **fields,
     )

@@ -423,6 +423,8 @@ def _spooled_entries(planned: PlannedExchange) -> list[AnyEntry]:
         getattr(item, "kind", "") == SESSION_KIND for item in items
     ):
         entries.append(note(exchange, SESSION_KIND, {}))
+    if planned.job.rewind is not None and planned.job.session is None:
+        entries.append(planned.job.rewind)
     entries += [entry_of(i.message) if isinstance(i, PreparedMessage) else i for i in items]
     data = {"tenant": tenant_key(exchange.tenant), "record": planned.record.decode()}
     record = note(exchange, EXCHANGE_KIND, data)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metis.canonical.errors import MetisError
 from metis.store.append import AppendJob, PreparedMessage, RecordJob, prepare_message
 from metis.store.database import Transaction
-from metis.store.entries import AnyEntry
+from metis.store.entries import AnyEntry, RewindEntry
 from metis.store.records import SessionRecord, session_row
 from metis.store.tables import Tables
 from metis.store.transfer import INSERT_SESSION
@@ -51,8 +51,11 @@ class HistoryEnd(Struct, gc=False):
 class ExchangeJob(WriteJob):
     """Store one exchange: its session, messages and entries, its record, the ends of its history.
 
-    `parent` is the history that the first message follows. `ends` names, by its position among the
-    messages of the job, the message behind each digest; the position -1 is the parent itself.
+    `parent` is the history that the first message follows. Without one the message begins a thread
+    of its own, and `rewind` is recorded before it if the session has messages: it would follow the
+    newest one, and only the transaction can see those of other processes. `ends` names, by its
+    position among the messages of the job, the message behind each digest; the position -1 is the
+    parent itself.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -62,6 +65,7 @@ class ExchangeJob(WriteJob):
         *,
         session: SessionRecord | None = None,
         parent: HistoryEnd | None = None,
+        rewind: RewindEntry | None = None,
         scope: str = "",
         ends: Sequence[tuple[str, int, HistoryEnd]] = (),
     ) -> None:
@@ -69,6 +73,7 @@ class ExchangeJob(WriteJob):
         self._items = items
         self._session = session
         self._parent = parent
+        self._rewind = rewind
         self._scope = scope
         self._ends = ends
         self.session_ids = (row.session_id,) if items else ()
@@ -82,6 +87,11 @@ class ExchangeJob(WriteJob):
         return self._items
 
     @property
+    def rewind(self) -> RewindEntry | None:
+        """The entry before the messages, if the session has others."""
+        return self._rewind
+
+    @property
     def session(self) -> SessionRecord | None:
         """The session to create, unless it exists."""
         return self._session
@@ -90,6 +100,9 @@ class ExchangeJob(WriteJob):
         """Write everything; return the ids of the messages as they were stored."""
         if self._session is not None:
             tables.change(f"{INSERT_SESSION} ON CONFLICT DO NOTHING", session_row(self._session))
+        rewind = self._rewind
+        if rewind is not None and tables.head(rewind.session_id).newest_id:
+            RecordJob(rewind).write(tables)
         ids: list[str] = []
         for item in self._items:
             if not isinstance(item, PreparedMessage):
