@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
-from metis.cli.attachments import attachment_block, decode_text, read_attachment
+from metis.cli.attachments import attachment_block, decode_text, read_attachment, read_fragment
 from metis.cli.error_text import INCOMPLETE, INTERRUPTED, INVALID, retry_notice
 from metis.cli.output import echo, echo_json, write_data
 from metis.cli.render import first_code
+from metis.cli.schemas import read_schema
 from metis.cli.startup import (
     StartedSession,
     StartOptions,
-    read_schema,
     start_session,
     tools_enabled,
 )
@@ -37,6 +37,8 @@ class Question(Struct, frozen=True, kw_only=True):
 
     words: str = ""
     files: tuple[Path, ...] = ()
+    fragments: tuple[str, ...] = ()
+    """Files, patterns of files and URLs whose text is added."""
     piped: bytes = b""
     as_json: bool = False
     code_only: bool = False
@@ -45,10 +47,10 @@ class Question(Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to send."""
-        return not (self.words or self.files or self.piped.strip())
+        return not (self.words or self.files or self.fragments or self.piped.strip())
 
-    def prompt(self) -> Prompt:
-        """Return what to send: the words, then standard input, then the files."""
+    async def prompt(self) -> Prompt:
+        """Return what to send: the words, then standard input, then the files and fragments."""
         words, blocks = self.words, list[ContentBlock]()
         if self.piped.strip():
             if media_type(self.piped[:16]) is None:
@@ -57,6 +59,8 @@ class Question(Struct, frozen=True, kw_only=True):
             else:
                 blocks.append(attachment_block(self.piped, "standard input"))
         blocks += [read_attachment(path) for path in self.files]
+        for fragment in self.fragments:
+            blocks += await read_fragment(fragment)
         return words if not blocks else [*([TextBlock(words)] if words else []), *blocks]
 
 
@@ -79,17 +83,16 @@ def run_ask(
     words: Sequence[str],
     files: Sequence[Path],
     start: StartOptions,
-    *,
-    as_json: bool,
-    code_only: bool = False,
+    fragments: Sequence[str] = (),
+    **output: bool,
 ) -> int:
-    """Answer one question, or start a chat at the terminal."""
+    """Answer one question, or start a chat at the terminal; `output` are fields of a Question."""
     question = Question(
         words=" ".join(words),
         files=tuple(files),
         piped=_piped_input(),
-        as_json=as_json,
-        code_only=code_only,
+        fragments=tuple(fragments),
+        **output,
     )
     if question.is_empty and not _has_terminal():
         echo('metis: no question given. Usage: metis "your question"', err=True)
@@ -119,7 +122,7 @@ async def _chat(start: StartOptions) -> int:
 
 
 async def _answer(question: Question, start: StartOptions) -> int:
-    prompt = question.prompt()
+    prompt = await question.prompt()
     async with start_session(start) as started:
         if started.notice:
             echo(style(started.notice, dim=True), err=True)

@@ -1,5 +1,7 @@
 """Files that are sent to a model: `-a FILE`, standard input, and `@file` in a chat message."""
 
+import asyncio
+import glob
 import re
 from collections.abc import Container
 from pathlib import Path
@@ -11,12 +13,16 @@ from metis.canonical.errors import InvalidValueError
 from metis.cli.text import count
 from metis.routing import AddressedPrompt, parse_override
 from metis.tools.media import MAX_BYTES, media_block, media_type
+from metis.tools.tool import ToolContext, ToolFailedError
 
 # The largest text that can be attached.
 MAX_TEXT_BYTES = 2_000_000
+# The most files that one pattern may stand for.
+MAX_FRAGMENT_FILES = 200
 
 # An `@` inside a word, as in an e-mail address, does not name a file.
 _REFERENCE = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]+))')
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _TRAILING_PUNCTUATION = ".,;:!?)"
 _FILE_EXTENSION = re.compile(r"\w\.[A-Za-z]\w{0,4}$")
 
@@ -36,6 +42,44 @@ def read_attachment(path: Path) -> ContentBlock:
     return attachment_block(data, str(path))
 
 
+async def read_fragment(source: str) -> list[ContentBlock]:
+    """Return what a fragment stands for: the text of a URL, of a file, or of files of a pattern.
+
+    Raises:
+        InvalidValueError: there is no such file, it cannot be read, or the URL was not reached.
+    """
+    if source.startswith(("http://", "https://")):
+        return await _read_url(source)
+    return await asyncio.to_thread(_read_files, source)
+
+
+def _read_files(source: str) -> list[ContentBlock]:
+    path = Path(source).expanduser()
+    if path.exists() and not path.is_dir():
+        return [read_attachment(path)]
+    pattern = str(path / "**" / "*") if path.is_dir() else str(path)
+    paths = sorted(Path(name) for name in glob.iglob(pattern, recursive=True))  # noqa: PTH207 - the pattern may be absolute
+    files = [path for path in paths if path.is_file()]
+    if not files:
+        raise InvalidValueError(f"cannot add {source}: no such file")
+    if len(files) > MAX_FRAGMENT_FILES:
+        limit = f"the limit is {MAX_FRAGMENT_FILES}"
+        raise InvalidValueError(f"cannot add {source}: {count(len(files), 'file')}; {limit}")
+    return [read_attachment(path) for path in files]
+
+
+async def _read_url(url: str) -> list[ContentBlock]:
+    # Loaded for a URL only: the HTTP client takes a sixth of the time to the prompt.
+    from metis.tools.builtin.fetch_url import FetchUrl  # noqa: PLC0415
+
+    context = ToolContext(session_id="", turn_id="", cancel=asyncio.Event())
+    try:
+        output = await FetchUrl().execute({"url": url}, context)
+    except ToolFailedError as error:
+        raise InvalidValueError(f"cannot add {url}: {error.text}") from None
+    return list(output.content)
+
+
 def attachment_block(data: bytes, name: str) -> ContentBlock:
     """Return bytes as a block; their first bytes tell the type."""
     kind = media_type(data[:16])
@@ -52,10 +96,12 @@ def decode_text(data: bytes, name: str) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        text = "\0"
+        # Old text files are Latin-1, in which every byte is a character; control characters other
+        # than white space show that it is no text at all.
+        text = "\0" if _BINARY.search(data) else data.decode("cp1252", "replace")
     # A NUL byte is valid UTF-8, but no text file has one.
     if "\0" in text:
-        problem = "unsupported file type (UTF-8 text, images and PDF only)"
+        problem = "unsupported file type (text, images and PDF only)"
         raise InvalidValueError(f"cannot attach {name}: {problem}")
     return text
 

@@ -31,10 +31,10 @@ settings or store; 3 API key missing or rejected; 4 provider failed or not reach
 _GROUP_OPTIONS = frozenset({"-h", "--help", "--version"})
 # How the help groups the commands.
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "Chat": ("ask", "demo", "local"),
+    "Chat": ("chat", "ask", "templates", "demo", "local"),
     "Inspect": ("sessions", "show", "search", "trace", "cost", "models"),
     "Store": ("export", "import", "handoff", "fork", "store"),
-    "Set up": ("keys", "config", "doctor", "completion"),
+    "Set up": ("keys", "config", "doctor", "completion", "help", "version"),
     "Gateway": ("serve", "run"),
     "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim"),
 }
@@ -192,9 +192,29 @@ def cli() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the response as one JSON object.")
 @click.option(
     "--schema",
-    metavar="FILE|JSON",
-    help="Require JSON output matching this JSON Schema; `{}` is any object.",
+    metavar="SCHEMA",
+    help="Require JSON output: a JSON Schema or its file, `name, age int`, or `module:Type`.",
 )
+@click.option(
+    "-f",
+    "--fragment",
+    "fragments",
+    metavar="SOURCE",
+    multiple=True,
+    help="Add the text of a file, of files (`src/*.py`) or of a URL; repeatable.",
+)
+@click.option(
+    "-t", "--template", metavar="NAME", help="Use a template; `metis templates` lists them."
+)
+@click.option(
+    "-p",
+    "--param",
+    "params",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="The value of a variable of the template; repeatable.",
+)
+@click.option("--no-log", "is_unlogged", is_flag=True, help="Store nothing of this conversation.")
 @click.option("-x", "--extract", is_flag=True, help="Print only the first code block, if any.")
 @click.option(
     "-v",
@@ -207,8 +227,7 @@ def ask(
     words: tuple[str, ...],
     files: tuple[Path, ...],
     *,
-    as_json: bool,
-    extract: bool,
+    fragments: tuple[str, ...],
     verbose: bool,
     **start: Any,
 ) -> int:
@@ -220,15 +239,37 @@ def ask(
     from metis.cli.ask import run_ask
     from metis.cli.startup import StartOptions
 
+    as_json, extract = start.pop("as_json"), start.pop("extract")
+    template, params = start.pop("template"), start.pop("params")
+    if template is not None or params:
+        from metis.cli.templates import apply_template
+
+        words, start, extract = apply_template(template, params, words, start, extract=extract)
     # The names of the other options are those of the fields.
     options = StartOptions(**start)
+    if options.is_unlogged and (options.is_continued or options.session_id is not None):
+        raise click.UsageError("--no-log is for new conversations; remove -c and -s")
     if options.system is not None and (options.is_continued or options.session_id is not None):
         raise click.UsageError("--system is for new conversations; remove -c and -s")
     if extract and as_json:
         raise click.UsageError("--extract and --json exclude each other; remove one")
     if verbose:
         show_log()
-    return run_ask(words, files, options, as_json=as_json, code_only=extract)
+    return run_ask(words, files, options, as_json=as_json, code_only=extract, fragments=fragments)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def chat(context: click.Context, options: tuple[str, ...]) -> int:
+    """Start a chat; it takes the options of `metis ask`."""
+    # The same command in another name: a first word here is not a question.
+    started = ask.make_context("chat", list(options), parent=context.parent)
+    if started.params["words"]:
+        raise click.UsageError(
+            'a chat starts without a question; to ask one: metis "your question"'
+        )
+    return ask.invoke(started)
 
 
 @cli.command()
@@ -303,6 +344,30 @@ def demo(*, is_fast: bool) -> int:
     return run_demo(is_fast=is_fast)
 
 
+@cli.command("help")
+@click.argument("command", required=False)
+@click.pass_context
+def show_help(context: click.Context, command: str | None) -> int:
+    """Show this help, or that of a command."""
+    parent = context.parent
+    assert parent is not None  # noqa: S101 - a command of a group has a parent
+    if command is None:
+        echo(parent.get_help())
+        return 0
+    described = cli.commands.get(command)
+    if described is None:
+        raise click.UsageError(f"there is no command {command!r}; `metis help` lists them all")
+    echo(described.get_help(click.Context(described, info_name=command, parent=parent)))
+    return 0
+
+
+@cli.command("version")
+def show_version() -> int:
+    """Print the version of metis and of the canonical form."""
+    echo(f"metis {__version__} (canonical form {SPEC_VERSION})")
+    return 0
+
+
 @cli.command(hidden=True)
 @click.pass_context
 def tour(context: click.Context) -> int:
@@ -324,6 +389,7 @@ for _command in (
     setup_commands.doctor,
     setup_commands.completion,
     setup_commands.local,
+    setup_commands.templates,
     wire_commands.schema,
     wire_commands.validate,
     wire_commands.convert,

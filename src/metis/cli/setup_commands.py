@@ -163,3 +163,31 @@ def remove_local() -> int:
     from metis.cli.local_model import remove
 
     return remove()
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def templates(context: click.Context, *, as_json: bool) -> int:
+    """List templates: questions with variables, for `metis -t NAME`."""
+    from metis.cli.templates import print_templates
+
+    return 0 if context.invoked_subcommand else print_templates(as_json=as_json)
+
+
+@templates.command("show")
+@click.argument("name")
+def show_template(name: str) -> int:
+    """Print a template."""
+    from metis.cli.templates import print_template
+
+    return print_template(name)
+
+
+@templates.command("edit")
+@click.argument("name")
+def edit_template(name: str) -> int:
+    """Edit a template in $EDITOR, or make a new one."""
+    from metis.cli.templates import edit_template as edit
+
+    return edit(name)

@@ -7,14 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from tempfile import TemporaryDirectory
 
-import msgspec
 from msgspec import Struct
 
 from metis.canonical.errors import (
     EventError,
-    InvalidValueError,
     SettingsError,
     StoreError,
     UnknownSessionError,
@@ -25,6 +23,7 @@ from metis.catalog.tables import catalog
 from metis.cli.default_model import LastModel, ModelChoice, ModelChooser, last_model_of
 from metis.cli.error_text import error_line
 from metis.cli.local_model import running_server
+from metis.cli.schemas import read_schema
 from metis.cli.stored_sessions import find_session
 from metis.events import Bus
 from metis.events.trace import SqliteTrace
@@ -41,7 +40,6 @@ from metis.tools.confirmation import Ask
 from metis.tools.tool import ErrorClass, ToolFailedError
 from metis.transport.keys import Keys
 from metis.wire.call import AdapterOptions
-from metis.wire.output_format import OutputFormat
 
 log = logging.getLogger("metis.cli")
 
@@ -65,6 +63,8 @@ class StartOptions(Struct, frozen=True, kw_only=True):
     """The session to continue; a part of its id or title is enough."""
     is_continued: bool = False
     """Whether to continue the last session of this directory."""
+    is_unlogged: bool = False
+    """Whether nothing of the conversation is stored."""
     approve_all: bool = False
     """Whether tools may change things without asking for confirmation."""
 
@@ -124,7 +124,14 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
     choice = await chooser.choose(last_model=stored.last_model, recent_models=stored.recent_models)
     confirmation = ConfirmationRelay()
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(_traced_bus(paths))
+        if start.is_unlogged:
+            # A store of its own that is deleted: a session needs one, for tools and long histories.
+            directory = stack.enter_context(TemporaryDirectory(prefix="metis-"))
+            url = f"sqlite:///{directory}/unlogged.db"
+            bus = Bus()
+            stack.push_async_callback(bus.close)
+        else:
+            bus = await stack.enter_async_context(_traced_bus(paths))
         urls = await _base_urls(stack, loaded, choice, paths)
         options = _options(start, loaded, choice, paths, confirmation, bus, urls)
         library = await stack.enter_async_context(Metis(url, options))
@@ -262,26 +269,6 @@ def _tools(settings: Settings) -> Registry:
     """Return the built-in tools; commands see the variables that the user names."""
     command = partial(RunCommand, allowed_variables=settings.command_variables)
     return Registry(*(command if tool is RunCommand else tool for tool in BUILTINS))
-
-
-def read_schema(text: str) -> OutputFormat:
-    """Return the output format of a JSON Schema, given inline or as a file; `{}` is any object.
-
-    Raises:
-        InvalidValueError: it is not a JSON Schema, or the file cannot be read.
-    """
-    is_inline = text.lstrip().startswith("{")
-    source = "--schema" if is_inline else text
-    try:
-        data = text.encode() if is_inline else Path(text).read_bytes()
-        schema = msgspec.json.decode(data)
-    except OSError as error:
-        raise InvalidValueError(f"cannot read the schema {text}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"{source} is not valid JSON: {error}") from None
-    if not isinstance(schema, dict):
-        raise InvalidValueError(f"{source} is not a JSON Schema: expected an object")
-    return OutputFormat(cast("dict[str, Any]", schema) or None)
 
 
 def tools_enabled(loaded: LoadedSettings, choice: ModelChoice) -> bool:

@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis import adapters
-from metis.canonical.errors import InvalidValueError, SettingsError, UnknownAdapterError
-from metis.canonical.urls import check_base_url, without_login
+from metis.canonical.errors import SettingsError, UnknownAdapterError
 from metis.gateway.exchange import Tenant
+from metis.settings.settings import addresses_from_environment, normalised_base_url
 
 Policy = Literal["warn", "refuse critical", "refuse any"]
 """What happens to a request of which the target cannot receive everything."""
@@ -27,18 +27,8 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 4114
 NO_STORE = "none"
 """The store URL that turns recording off."""
 
-ADDRESS_VARIABLES: Mapping[str, tuple[str, ...]] = {
-    "OPENAI_BASE_URL": ("openai", "openai-responses"),
-    "ANTHROPIC_BASE_URL": ("anthropic",),
-    "GOOGLE_GEMINI_BASE_URL": ("gemini",),
-    "OLLAMA_HOST": ("ollama",),
-    "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": ("bedrock", "bedrock-converse"),
-}
-"""The environment variables that hold the address of providers, as their own programs read them."""
-
 _NAMED_KEY = re.compile(r"(?:(?P<team>[\w.@+-]{1,64})/)?(?P<user>[\w.@+-]{1,64})=(?P<key>.*[^=].*)")
 _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_VERSION_SUFFIX = re.compile(r"/(v\d+(?:beta)?)$")
 _MIN_KEY_CHARACTERS = 4
 
 
@@ -249,35 +239,16 @@ def _providers(
     stated: Mapping[str, ProviderConfig], environment: Mapping[str, str], place: str
 ) -> dict[str, ProviderConfig]:
     providers: dict[str, ProviderConfig] = {}
-    for variable, names in ADDRESS_VARIABLES.items():
-        value = environment.get(variable, "").strip()
-        if value:
-            url = value if "://" in value else f"http://{value}"
-            for name in names:
-                providers[name] = ProviderConfig(base_url=_base_url(name, url, f"${variable}"))
+    for name, url, _ in addresses_from_environment(environment):
+        providers[name] = ProviderConfig(base_url=url)
     for name, row in stated.items():
-        urls = tuple(_base_url(name, url, f"{place}: providers.{name}") for url in row.base_urls)
+        urls = tuple(
+            normalised_base_url(name, url, f"{place}: providers.{name}") for url in row.base_urls
+        )
         keys = tuple(_expand(key, environment, f"{place}: providers.{name}") for key in row.keys)
         base_url = urls or providers.get(name, ProviderConfig()).base_url
         providers[name] = ProviderConfig(base_url=base_url, keys=keys)
     return providers
-
-
-def _base_url(provider: str, url: str, place: str) -> str:
-    """Return an address to which the paths of the provider can be appended.
-
-    OpenAI's programs expect `/v1` in the address, Anthropic's do not; both forms are accepted.
-    """
-    try:
-        path = adapters.profile_of(provider).path
-        check_base_url(url)
-    except UnknownAdapterError as error:
-        raise SettingsError(str(error), place=place) from None
-    except InvalidValueError as error:
-        raise SettingsError(without_login(error.reason), place=place) from None
-    url = url.rstrip("/")
-    version = _VERSION_SUFFIX.search(url)
-    return url[: version.start()] if version and path.startswith(f"/{version[1]}/") else url
 
 
 def _check(config: GatewayConfig, place: str) -> None:

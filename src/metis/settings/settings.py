@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from metis.adapters import names as adapter_names
+from metis.adapters import profile_of
 from metis.canonical.errors import InvalidValueError, SettingsError
 from metis.canonical.urls import check_base_url, without_login
 from metis.catalog.model_rules import EFFORTS
@@ -126,6 +128,15 @@ _ROWS = (
     ),
 )
 
+ADDRESS_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "OPENAI_BASE_URL": ("openai", "openai-responses"),
+    "ANTHROPIC_BASE_URL": ("anthropic",),
+    "GOOGLE_GEMINI_BASE_URL": ("gemini",),
+    "OLLAMA_HOST": ("ollama",),
+    "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": ("bedrock", "bedrock-converse"),
+}
+"""The environment variables that hold the address of providers, as their own programs read them."""
+
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
 """Everything that can be set, by name."""
 
@@ -190,6 +201,7 @@ def format_thinking(reasoning: Reasoning | None) -> str:
 Source = Literal["option", "environment", "file", "default"]
 """Where a value comes from; the first source that sets it wins."""
 
+_VERSION_SUFFIX = re.compile(r"/(v\d+(?:beta)?)$")
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -293,7 +305,36 @@ def _check_address(provider: str, url: str, location: str) -> None:
     try:
         check_base_url(url)
     except InvalidValueError as error:
-        raise SettingsError(error.reason, place=location) from None
+        raise SettingsError(without_login(error.reason), place=location) from None
+
+
+def normalised_base_url(provider: str, url: str, location: str) -> str:
+    """Return an address to which the paths of a provider can be appended.
+
+    OpenAI's programs expect `/v1` in the address, Anthropic's do not; both forms are accepted.
+
+    Raises:
+        SettingsError: it is no address, or there is no such provider.
+    """
+    _check_address(provider, url, location)
+    url = url.rstrip("/")
+    version = _VERSION_SUFFIX.search(url)
+    path = profile_of(provider).path
+    return url[: version.start()] if version and path.startswith(f"/{version[1]}/") else url
+
+
+def addresses_from_environment(
+    environment: Mapping[str, str],
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the provider, its address and the variable for each address in the environment."""
+    for variable, providers in ADDRESS_VARIABLES.items():
+        text = environment.get(variable, "").strip()
+        if not text:
+            continue
+        # OLLAMA_HOST may be `host:port`; 0.0.0.0 is where a server listens, not where it is.
+        url = (text if "://" in text else f"http://{text}").replace("//0.0.0.0", "//127.0.0.1")
+        for provider in providers:
+            yield provider, normalised_base_url(provider, url, f"${variable}"), variable
 
 
 _TYPE_NAMES: Mapping[Any, str] = {
@@ -323,6 +364,8 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Any
             value = _switch(text, name, location) if row.kind is bool else text
             checked = check_value(row, name, value, location=location)
             yield name, checked, Origin("environment", location)
+    for provider, url, variable in addresses_from_environment(environment):
+        yield f"base_urls.{provider}", url, Origin("environment", f"${variable}")
 
 
 def _from_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any, Origin]]:
