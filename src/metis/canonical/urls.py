@@ -2,6 +2,7 @@
 
 import re
 from base64 import b64encode
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from metis.canonical.errors import InvalidValueError
@@ -102,3 +103,32 @@ def split_login(url: str) -> tuple[str, str | None]:
         return url, None
     bare = urlunsplit((parts.scheme, host, parts.path, parts.query, parts.fragment))
     return bare, f"Basic {b64encode(unquote(login).encode()).decode()}"
+
+
+_LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@lru_cache(maxsize=256)
+def foreign_page_fault(host: str, origin: str | None) -> str | None:
+    """Return why a request to a server on loopback may come from a foreign web page, if it may.
+
+    A browser sends requests of any page to this machine. A page whose host name is made to lead
+    here (DNS rebinding) is recognised by the header `Host`, every other one by `Origin`.
+
+    >>> foreign_page_fault("localhost:8080", None) is None
+    True
+    >>> foreign_page_fault("localhost:8080", "https://example.org")
+    'requests from web pages of other origins are refused'
+    """
+    if not _is_local(f"http://{host}"):
+        return "the Host header names another machine"
+    if origin is not None and not _is_local(origin):
+        return "requests from web pages of other origins are refused"
+    return None
+
+
+def _is_local(url: str) -> bool:
+    try:
+        return urlsplit(url).hostname in _LOCAL_NAMES
+    except ValueError:
+        return False

@@ -18,6 +18,7 @@ from metis.canonical.errors import (
     InvalidRequestError,
     NetworkError,
 )
+from metis.canonical.urls import foreign_page_fault
 from metis.gateway.config import ClientKey, GatewayConfig, Limits, Policy, key_digest
 from metis.gateway.endpoints import Endpoint
 from metis.gateway.exchange import Exchange
@@ -83,9 +84,11 @@ class ClientKeys:
         """Return the key that a request carries, in any of the ways in which clients send one.
 
         Raises:
-            AuthenticationError: it carries none that the gateway knows.
+            AuthenticationError: it carries none that the gateway knows, or the gateway is open and
+                a web page of another origin calls it.
         """
         if self.is_open:
+            _check_origin(headers)
             return self._anyone
         has_any = False
         for secret in _secrets(headers, query):
@@ -96,6 +99,19 @@ class ClientKeys:
                 return key
         text = "the gateway does not know this key" if has_any else "the request carries no key"
         raise AuthenticationError(f"{text}: send one that `metis serve --key` names", status=401)
+
+
+def _check_origin(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse web pages: without a key, any page in a browser could spend the user's money."""
+    host, origin = b"localhost", None
+    for name, value in headers:
+        if name == b"host":
+            host = value
+        elif name == b"origin":
+            origin = value.decode("latin-1")
+    fault = foreign_page_fault(host.decode("latin-1"), origin)
+    if fault is not None:
+        raise AuthenticationError(f"{fault}; give clients a key with --key", status=403)
 
 
 def _secrets(headers: Iterable[tuple[bytes, bytes]], query: bytes) -> Iterable[bytes]:

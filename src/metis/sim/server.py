@@ -5,10 +5,10 @@ import socket
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from metis.canonical.urls import foreign_page_fault
 from metis.sim.endpoints import HttpReply, HttpRequest
 from metis.sim.request import Settings
 from metis.sim.responder import Responder
@@ -16,7 +16,6 @@ from metis.sim.service import Script, Service
 
 _HOST = "127.0.0.1"
 _MAX_BODY_BYTES = 50_000_000
-_LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 # Whoever sends a request in drops holds a connection and memory.
 _BODY_TIMEOUT_S = 30.0
 _IDLE_TIMEOUT_S = 30.0
@@ -94,7 +93,7 @@ class Simulator:
             self._runner = None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        fault = _foreign_page(request)
+        fault = foreign_page_fault(request.headers.get("Host", ""), request.headers.get("Origin"))
         if fault is not None:
             return _refusal(403, fault)
         if self._request_count >= _MAX_REQUESTS:
@@ -120,27 +119,6 @@ class Simulator:
         if reply.is_stream or reply.is_cut or reply.pause_s:
             return await _send_chunks(request, reply)
         return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)
-
-
-def _foreign_page(request: web.Request) -> str | None:
-    """Return why a request may come from a web page of somebody else, if it may.
-
-    A browser sends requests of any page to this machine. A page whose host name is made to lead
-    here (DNS rebinding) is recognised by `Host`, every other one by `Origin`.
-    """
-    if not _is_local(f"http://{request.headers.get('Host', '')}"):
-        return "the Host header names another machine"
-    origin = request.headers.get("Origin")
-    if origin is not None and not _is_local(origin):
-        return "requests from web pages of other origins are refused"
-    return None
-
-
-def _is_local(url: str) -> bool:
-    try:
-        return urlsplit(url).hostname in _LOCAL_NAMES
-    except ValueError:
-        return False
 
 
 def _refusal(status: int, text: str) -> web.Response:
