@@ -243,8 +243,24 @@ def test_a_turn_later_only_its_new_messages_are_decoded(
     assert shared >= len(before.messages) - 3
     # The same bytes are not decoded at all.
     added.clear()
-    assert reader.read(adapter, "t", body_of(body), CONTEXT) is after
+    again = reader.read(adapter, "t", body_of(body), CONTEXT)
+    assert all(a is b for a, b in zip(after.messages, again.messages, strict=True))
     assert added == []
+
+
+def test_path_model_and_headers_are_those_of_each_request() -> None:
+    contexts = [
+        CONTEXT,
+        replace(CONTEXT, headers={"anthropic-beta": "context-1m-2025-08-07"}),
+        replace(CONTEXT, model="other"),
+        replace(CONTEXT, path="/v1beta/models/gemini-2.5-pro:streamGenerateContent"),
+    ]
+    for protocol in ("anthropic", "gemini"):
+        adapter, reader = adapters.get(ADAPTERS[protocol]), RequestReader()
+        body = body_of(conversation(protocol))
+        for context in (*contexts, *contexts):
+            request = reader.read(adapter, "t", body, context)
+            assert facts(request) == facts(adapter.from_wire_request(body, context))
 
 
 @pytest.mark.parametrize("protocol", ADAPTERS)

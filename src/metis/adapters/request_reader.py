@@ -87,9 +87,8 @@ class _History(Struct):
     messages: tuple[Message, ...]
     envelope: _Envelope
     decoded: CanonicalRequest
-    """The request without the options of its path, and without stored seals."""
+    """The request without what the context adds: options of path and headers, stored seals."""
     size: int
-    request: CanonicalRequest | None = None
 
     def matched(self, body: bytes) -> tuple[int, int]:
         """Return how many segments a body begins with, and where the last of them ends."""
@@ -160,7 +159,7 @@ class RequestReader:
         history, count, position = self._longest(key, body)
         facts = (context.path, context.model)
         if history is not None and history.is_repeated(body, count, position, facts):
-            return self._request(history, adapter, context)
+            return adapter.with_client_options(history.decoded, context)
         work = partial(_Reading, adapter, context=context, key=key)
         new = None
         if history is not None and count:
@@ -175,15 +174,7 @@ class RequestReader:
             # Plain reading finds the same fault and names its place, or reads what is unusual.
             return adapter.from_wire_request(body, context)
         self._hold(new, replaced=history if count else None)
-        return self._request(new, adapter, context)
-
-    def _request(
-        self, history: _History, adapter: Adapter, context: RequestContext
-    ) -> CanonicalRequest:
-        # Stored seals may have come since; they are looked up for each request.
-        if history.request is None or context.find_seals is not None:
-            history.request = adapter.with_client_options(history.decoded, context)
-        return history.request
+        return adapter.with_client_options(new.decoded, context)
 
     def _longest(self, key: _Key, body: bytes) -> tuple[_History | None, int, int]:
         """Return the history with the longest prefix of a body, newest first among equals."""
