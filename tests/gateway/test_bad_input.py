@@ -1,0 +1,216 @@
+"""Bad input: bounded, answered in the client's language, and other clients do not notice."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from gateway.served import CHAT_CHUNKS, Served, Upstream, serve
+from gateway.test_translate import CLIENTS
+from metis.canonical.errors import SettingsError
+from metis.gateway.config import (
+    ClientKey,
+    GatewayConfig,
+    Limits,
+    ProviderConfig,
+    Tenant,
+    read_config,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def raw(gateway: Served, data: bytes, *, is_slow: bool = False) -> bytes:
+    """Send bytes as they are, and return what comes back until the server closes."""
+    port = int(gateway.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with suppress(ConnectionError):
+        writer.write(data)
+        await writer.drain()
+        if not is_slow:
+            writer.write_eof()
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except (ConnectionError, TimeoutError):
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b'"text"',
+        b"\xff\xfe{}",
+        b'{"model":',
+        b'{"model":3,"messages":[]}',
+        b'{"model":"gpt-4o","messages":' + b"[" * 100_000,
+        b'{"model":"gpt-4o","messages":[],"stream":"yes"}',
+    ],
+    ids=lambda body: body[:20].decode("latin-1"),
+)
+async def test_a_body_that_cannot_be_read_is_an_error_of_the_protocol(body: bytes) -> None:
+    upstream = Upstream()
+    async with serve(upstream) as gateway:
+        for path in ("/v1/messages", "/v1/chat/completions", "/v1/responses"):
+            status, _, reply = await gateway.post(path, body)
+            assert 400 <= status < 500, (path, reply)
+            assert msgspec.json.decode(reply)["error"]["message"]
+        assert (await gateway.post("/v1/chat/completions", {"model": "gpt-4o", "messages": []}))[
+            0
+        ] == 200
+
+
+async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
+    config = GatewayConfig(limits=Limits(body_bytes=1000))
+    async with serve(Upstream(), config=config) as gateway:
+        status, _, reply = await gateway.post("/v1/messages", b"x" * 2000)
+        assert status == 413
+        assert msgspec.json.decode(reply)["type"] == "error"
+        head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        chunked = await raw(gateway, head + b"800\r\n" + b"x" * 2048 + b"\r\n0\r\n\r\n")
+    assert b" 413 " in chunked.split(b"\r\n")[0]
+
+
+async def test_slow_clients_and_header_floods_are_cut_off() -> None:
+    limits = Limits(body_s=0.2, header_s=0.2, header_bytes=4000)
+    async with serve(Upstream(), config=GatewayConfig(limits=limits)) as gateway:
+        slow_header = await raw(gateway, b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n", is_slow=True)
+        head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n"
+        slow_body = await raw(gateway, head + b"{", is_slow=True)
+        flood = await raw(gateway, b"GET / HTTP/1.1\r\n" + b"x-a: 1234567890\r\n" * 1000 + b"\r\n")
+        broken = await raw(gateway, b"\x00\x01\x02 nonsense\r\n\r\n")
+        assert (await gateway.get("/healthz"))[0] == 200
+    assert slow_header == b""
+    assert b" 408 " in slow_body.split(b"\r\n")[0] or slow_body == b""
+    assert b" 431 " in flood.split(b"\r\n")[0]
+    assert b" 400 " in broken.split(b"\r\n")[0]
+
+
+async def test_a_client_that_does_not_read_stops_the_provider() -> None:
+    sent = 0
+
+    async def flood(request: web.Request, _: bytes) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for _number in range(4000):
+            await response.write(CHAT_CHUNKS[1] * 50)
+            sent += len(CHAT_CHUNKS[1]) * 50
+        return response
+
+    async with serve(Upstream(flood)) as gateway:
+        port = int(gateway.url.rpartition(":")[2])
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        body = b'{"model":"gpt-4o","stream":true,"messages":[]}'
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % len(body) + body)
+        before = -1
+        while before != sent or not sent:
+            before = sent
+            await asyncio.sleep(0.3)
+        writer.close()
+    assert 0 < sent < 4000 * 50 * len(CHAT_CHUNKS[1]) / 2
+
+
+async def test_another_key_is_tried_if_one_is_limited() -> None:
+    async def limited(request: web.Request, _: bytes) -> web.StreamResponse:
+        if request.headers["authorization"] == "Bearer first":
+            return web.Response(status=429, headers={"retry-after": "60"})
+        return web.json_response({"id": "c", "choices": []})
+
+    upstream = Upstream(limited)
+    async with serve(upstream, providers=()) as gateway:
+        row = ProviderConfig(
+            base_url=("http://127.0.0.1:9", upstream.url), keys=("first", "second")
+        )
+        gateway.gateway.load(GatewayConfig(providers={"openai": row}))
+        body = CLIENTS["chat"][1] | {"model": "gpt-4o"}
+        statuses = [(await gateway.post("/v1/chat/completions", body))[0] for _ in range(3)]
+    assert statuses == [200, 200, 200]
+    keys = [request.headers["authorization"] for request, _ in upstream.requests]
+    assert keys == ["Bearer first", "Bearer second", "Bearer second", "Bearer second"]
+
+
+def test_keys_name_their_tenant_and_an_open_address_needs_one(tmp_path: Path) -> None:
+    assert ClientKey.parse("team/ann=abcd").tenant == Tenant("ann", "team")
+    assert ClientKey.parse("ann=abcd").tenant == Tenant("ann")
+    assert ClientKey.parse("abcd==").tenant == Tenant()
+    with pytest.raises(SettingsError, match="--key"):
+        read_config(options={"host": "192.0.2.1"}, environment={})
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        'port = 1\n[keys]\n"t/ann" = "abcdef"\n[routes]\n"claude-*" = "openai:gpt-4o"\n'
+    )
+    file.chmod(0o644)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        read_config(file, environment={})
+    file.chmod(0o600)
+    config = read_config(file, environment={"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"})
+    assert config.keys[0].tenant == Tenant("ann", "t")
+    assert config.routes[0].target == "openai:gpt-4o"
+    assert config.providers["openai"].base_urls == ("http://127.0.0.1:1",)
+    file.write_text("prot = 1\n")
+    with pytest.raises(SettingsError, match="prot"):
+        read_config(file, environment={})
+
+
+@pytest.mark.slow
+async def test_a_process_drains_reloads_and_ends_cleanly(tmp_path: Path) -> None:
+    """SIGHUP changes the routes without dropping a stream; SIGTERM lets the stream end."""
+    config = tmp_path / "g.toml"
+    config.write_text('[routes]\n"a" = "openai:one"\n')
+    environment = {"PATH": os.environ["PATH"], "METIS_HOME": str(tmp_path)}
+    server = subprocess.Popen(  # noqa: ASYNC220, S603 - our own program, which starts at once
+        [
+            *(sys.executable, "-m", "metis", "serve", "--port", "0", "--store", "none"),
+            *("--config", str(config), "--workers", "2"),
+        ],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        async with aiohttp.ClientSession() as client:
+            for _ in range(200):
+                with suppress(OSError):
+                    async with client.get(f"{url}/readyz") as response:
+                        if response.status == 200:
+                            break
+                await asyncio.sleep(0.1)
+            path, body = CLIENTS["chat"]
+            async with client.post(url + path, json={**body, "model": "a"}) as response:
+                assert response.headers["x-metis-model"] == "openai:one"
+            config.write_text('[routes]\n"a" = "openai:two"\n')
+            server.send_signal(signal.SIGHUP)
+            for _ in range(100):
+                async with client.post(url + path, json={**body, "model": "a"}) as response:
+                    if response.headers["x-metis-model"] == "openai:two":
+                        break
+                await asyncio.sleep(0.05)
+            else:
+                raise AssertionError("the routes were not reloaded")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
+    finally:
+        server.kill()
+        server.communicate()
