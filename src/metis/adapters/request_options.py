@@ -198,10 +198,12 @@ class _Planning:
         """Return the tools with functions for those of a client that are of another kind."""
         declared = self._declared = declared_tools(options, self._messages, self._profile)
         for tool in declared.functions:
-            if tool.is_altered:
-                path = f"tools.{tool.definition.name}"
-                kind = tool.kind if tool.namespace is None else f"{tool.namespace} {tool.kind}"
-                self._alter(path, f"the {kind} tool {tool.name!r} is sent as a function")
+            kind = tool.kind if tool.namespace is None else f"{tool.namespace} {tool.kind}"
+            reason = f"the {kind} tool {tool.name!r} is sent as a function"
+            if not tool.is_altered:
+                # It was loaded within the conversation, and is now there from the beginning.
+                reason = f"the tool {tool.name!r} of the input is sent beside the other tools"
+            self._alter(f"tools.{tool.definition.name}", reason)
         return (*tools, *declared.definitions) if declared.functions else tools
 
     def _plan_tools(
