@@ -259,11 +259,61 @@ def test_no_control_character_reaches_the_terminal(
     names: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    filled = [re.sub(r"\{(\w+)\}", lambda name: names[name[1]], each) for each in arguments]
-    output = _terminal_output([*path, *filled], monkeypatch)
+    output = _terminal_output([*path, *_filled(arguments, names)], monkeypatch)
     rest = _OUR_STYLES.sub("", output)
     if "-m" in arguments and "-a" not in arguments and "\x1b[?2026" in output:
         # The screen of a question is redrawn with sequences of its own.
         rest = re.sub(r"\x1b\[(\?2026[hl]|\?25[hl]|\d*[AJK]|[0-9;]*m)|\r", "", rest)
     found = _RAW.search(rest)
     assert found is None, (found, rest[max(found.start() - 80, 0) :][:200] if found else "")
+
+
+def _encoded_output(
+    arguments: list[str], encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[bytes, bytes]:
+    """Run a command whose outputs have another encoding; return what they get."""
+    outputs = [io.BytesIO(), io.BytesIO()]
+    out, err = (io.TextIOWrapper(data, encoding=encoding) for data in outputs)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        contextlib.suppress(SystemExit),
+    ):
+        cli.main(arguments, prog_name="metis")
+    for stream in (out, err):
+        stream.flush()
+    return outputs[0].getvalue(), outputs[1].getvalue()
+
+
+def _filled(arguments: tuple[str, ...], names: dict[str, str]) -> list[str]:
+    return [re.sub(r"\{(\w+)\}", lambda name: names[name[1]], each) for each in arguments]
+
+
+READING = [case for case in CASES if case[0][0] in ("show", "trace", "search", "validate", "diff")]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_commands_print_in_another_encoding(
+    encoding: str, names: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path, arguments in READING:
+        out, err = _encoded_output([*path, *_filled(arguments, names)], encoding, monkeypatch)
+        assert b"Traceback" not in err
+        assert out or err or path == ("search",)  # which may have no result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-16"])
+@pytest.mark.parametrize(("path", "arguments"), CASES, ids=lambda value: " ".join(value)[:60])
+def test_every_command_prints_in_another_encoding(
+    encoding: str,
+    path: tuple[str, ...],
+    arguments: tuple[str, ...],
+    names: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, err = _encoded_output([*path, *_filled(arguments, names)], encoding, monkeypatch)
+    assert "Traceback" not in err.decode(encoding)
+    exact = path == ("export",)  # the bytes of a file, whatever the encoding of the output
+    assert exact or out.decode(encoding) is not None

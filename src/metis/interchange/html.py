@@ -37,6 +37,9 @@ _INLINE_CODE = re.compile(r"`([^`\n]+)`")
 _SIGN = re.compile(r"[*_~`<&\\!\]]")
 _MAX_SIGNS = 1_000
 _MAX_BRACKETS = 200
+_MAX_LENGTH = 300_000
+_MAX_LINES = 10_000
+_MAX_PIPES = 20_000
 _LINK_SCHEMES = ("http://", "https://", "mailto:")
 
 _HEAD = """\
@@ -151,6 +154,10 @@ def _can_embed(image: ImageBlock) -> bool:
 
 def markdown_html(text: str) -> str:
     """Return Markdown as HTML in which markup, remote content and unsafe links stay text."""
+    # No model writes that much; the parser needs ten seconds for a megabyte of short lines.
+    is_long = len(text) > _MAX_LENGTH or text.count("\n") > _MAX_LINES
+    if is_long or text.count("|") > _MAX_PIPES:
+        return _text(text)
     return f"<div>{_parser().render(text)}</div>\n"
 
 

@@ -80,13 +80,23 @@ def read_transcript(lines: Iterable[bytes]) -> Transcript:
             if session is None:
                 session = _decode_first_line(line)
             else:
-                entries.append(decode_entry(line.strip()))
+                entries.append(_checked(decode_entry(line.strip())))
         except DecodeError as error:
             path = f"line {number}: {error.path}"
             raise DecodeError(error.reason, path=path) from None
     if session is None:
         raise DecodeError("the export holds no session", path="line 1: $")
     return Transcript(session, tuple(entries))
+
+
+def _checked(entry: AnyEntry) -> AnyEntry:
+    """Return an entry; one that names another message or session than it holds is refused."""
+    if isinstance(entry, MessageEntry):
+        for name in ("id", "session_id"):
+            if getattr(entry, name) != getattr(entry.message, name):
+                text = "the entry and its message state different values"
+                raise DecodeError(text, path=f"$.message.{name}")
+    return entry
 
 
 def _decode_first_line(line: bytes) -> SessionRecord:

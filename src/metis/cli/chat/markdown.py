@@ -35,9 +35,13 @@ _CUT_WINDOW = 200
 _MAX_BRACKETS = 200
 _MAX_PIPES = 2_000
 _MAX_SIGNS = 1_000
+# Parsing that many lines of one paragraph takes 15 ms, and each redraw parses them again.
+_MAX_LINES = 500
 # Longer code is drawn without colours: a lexer may take any time for a line.
 _MAX_HIGHLIGHTED_LINE = 1_000
 _MAX_HIGHLIGHTED = 8_000
+# So many lines of a response have colours: a line takes half a millisecond.
+_MAX_HIGHLIGHTED_LINES = 2_000
 
 # A paragraph, heading, table or quote; one item of a list; one line of a fenced code block; a part
 # of a line that is too long for Markdown.
@@ -213,16 +217,19 @@ class CodeHighlighter:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._length = 0
+        self._count = 0
 
     def copy(self) -> "CodeHighlighter":
         """Return a copy that can go on without changing this one."""
         other = CodeHighlighter()
         other._lines, other._length = [*self._lines], self._length
+        other._count = self._count
         return other
 
     def line(self, piece: Piece) -> Text:
         """Return the next line of a code block."""
-        if len(piece.text) > _MAX_HIGHLIGHTED_LINE:
+        self._count += bool(piece.language)
+        if len(piece.text) > _MAX_HIGHLIGHTED_LINE or self._count > _MAX_HIGHLIGHTED_LINES:
             return Text(CODE_INDENT + piece.text)
         self._length += len(piece.text)
         if piece.number % HIGHLIGHT_CONTEXT == 0 or self._length > _MAX_HIGHLIGHTED:
@@ -315,7 +322,7 @@ def _parser() -> MarkdownIt:
 def block_rows(text: str, width: int) -> list[Text]:
     """Return a block of Markdown as rows."""
     is_costly = text.count("[") > _MAX_BRACKETS or text.count("|") > _MAX_PIPES
-    if is_costly or len(_SIGN.findall(text)) > _MAX_SIGNS:
+    if is_costly or text.count("\n") > _MAX_LINES or len(_SIGN.findall(text)) > _MAX_SIGNS:
         return wrap(Text(text), max(width, _MIN_WIDTH))
     return _node_rows(SyntaxTreeNode(_parser().parse(text)).children, width)
 
