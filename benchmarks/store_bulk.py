@@ -16,8 +16,8 @@ from metis.canonical import Message
 from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.value import raw_constructor
 from metis.store.append import prepare_message
+from metis.store.connection import sqlite_path
 from metis.store.search import searchable_text, session_token
-from metis.store.store import sqlite_path
 
 SESSION_SIZE = 10
 _AT_ONCE = 20_000

@@ -26,8 +26,8 @@ from metis.canonical.errors import (
 )
 from metis.store import Match
 from metis.store import open as open_store
+from metis.store.connection import default_url, sqlite_path
 from metis.store.sqlite_file import APPLICATION_ID, store_error
-from metis.store.store import default_url, sqlite_path
 from postgres import Server
 
 SESSION = "sess_42"

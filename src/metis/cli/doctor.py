@@ -25,7 +25,7 @@ from metis.cli.text import count, fold, screen_width, style
 from metis.routing import RULES_PATH, RulesFile
 from metis.settings import LoadedSettings, UserPaths, load
 from metis.store import open as open_store
-from metis.store.store import sqlite_path
+from metis.store.connection import sqlite_path
 from metis.transport.keys import Keys
 from metis.version import SPEC_VERSION, __version__
 

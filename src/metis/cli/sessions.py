@@ -32,7 +32,7 @@ from metis.cli.text import (
     truncate,
 )
 from metis.store import Overview, Policy, Store, repair
-from metis.store.store import default_url
+from metis.store.connection import default_url
 
 _MAX_WIDTH = 120
 _NO_SESSIONS = "No conversations yet; `metis` starts one."

@@ -33,7 +33,7 @@ from metis.settings import LoadedSettings, Settings, UserPaths, load
 from metis.settings.settings import AUTO, parse_thinking
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
-from metis.store.store import sqlite_path
+from metis.store.connection import sqlite_path
 from metis.tools import Answer, Confirmation, Question, Registry, Rule
 from metis.tools.builtin import BUILTINS, RunCommand
 from metis.tools.confirmation import Ask

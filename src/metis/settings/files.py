@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from metis.canonical.errors import SettingsError
 from metis.canonical.urls import has_login, without_login
+from metis.store.connection import default_url
 from metis.store.private_files import PRIVATE_FILE, make_private_directory, make_private_file
-from metis.store.store import default_url
 
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+|\"[^\"]*\"|'[^']*')\s*=")

@@ -22,6 +22,7 @@ from metis.canonical.errors import DecodeError, MetisError, StoreUnavailableErro
 from metis.canonical.ids import is_ulid
 from metis.canonical.message import SCHEMA_VERSION, Message
 from metis.store.append import referenced_message_ids
+from metis.store.connection import sqlite_path
 from metis.store.entries import AnyEntry, decode_entry
 from metis.store.private_files import PRIVATE_FILE
 from metis.store.records import (
@@ -34,7 +35,7 @@ from metis.store.records import (
     message_digest,
 )
 from metis.store.salvage import Damage, DamagedFile, Value
-from metis.store.store import Store, open_store, sqlite_path
+from metis.store.store import Store, open_store
 
 _DECODE_ERRORS = (DecodeError, ValueError, TypeError, AttributeError, OverflowError)
 _read_digests = msgspec.json.Decoder(dict[str, int]).decode

@@ -3,39 +3,41 @@
 A write is durable when the awaited call returns. A read sees one point in time.
 """
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any, TypeVar
 
 import msgspec
 
 from metis.canonical.errors import (
     DuplicateSessionError,
     InvalidValueError,
-    MetisError,
     StoreError,
     StoreFullError,
     StoreLockedError,
     StoreReadOnlyError,
-    StoreSpooledError,
     StoreUnavailableError,
     UnknownSessionError,
 )
-from metis.canonical.ids import new_session_id, new_ulid
+from metis.canonical.ids import new_session_id
 from metis.canonical.message import SCHEMA_VERSION, Message
 from metis.deprecation import renamed_parameters
 from metis.store import maintenance, queries, transfer
 from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
-from metis.store.database import Database, Transaction
-from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry, entry_of
+from metis.store.connection import (
+    WAIT_S,
+    Durability,
+    StoreConnection,
+    default_url,
+    open_database,
+    utc_now,
+)
+from metis.store.entries import AnyEntry, MessageEntry, entry_of
 from metis.store.exchanges import (
     ExchangeJob,
     ExchangeRow,
@@ -57,166 +59,21 @@ from metis.store.records import (
     to_microseconds,
 )
 from metis.store.search import text_of_row
-from metis.store.spool import RestoreJob, Spool
-from metis.store.sqlite import SqliteDatabase
-from metis.store.tables import Tables, UnmatchedResultError
-from metis.store.writer import FunctionJob, WriteJob, Writer
+from metis.store.spool import Spool
+from metis.store.tables import Tables
+from metis.store.writer import FunctionJob
 
 T = TypeVar("T")
 log = logging.getLogger("metis.store")
 
-Durability = Literal["process", "power"]
-"""What an acknowledged write survives: the death of the process, or a power failure."""
-
-WAIT_S = 30.0
-"""How long to wait for another process that is writing."""
-MAX_TRACKED_SESSIONS = 10_000
-"""How many written sessions are remembered, to check on close whether their calls are complete."""
-_READER_THREADS = 4
 _write_json = msgspec.json.Encoder(order="sorted").encode
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 _AWAY = (StoreUnavailableError, StoreFullError, StoreLockedError)
 
 
-class Store:
+class Store(StoreConnection):
     """Sessions in a database; opened by `metis.store.open`."""
-
-    def __init__(
-        self,
-        database: Database,
-        *,
-        spool: Spool | None = None,
-        now: Callable[[], datetime] = _now,
-    ) -> None:
-        self._database = database
-        self._spool = spool
-        self._writer = Writer(database)
-        self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="metis-store-read")
-        self._now = now
-        self._id = new_ulid()
-        self._has_written = False
-        self._is_closed = False
-        self._written_sessions: set[str] = set()
-        self.recoveries: list[RecoveryEntry] = []
-        """What was closed at the start because a crash had left it open."""
-
-    @property
-    def name(self) -> str:
-        """The location of the store, for people."""
-        return self._database.name
-
-    def start(self, *, recover: bool) -> None:
-        """Bring the tables up to date, and recover from a crash if no one else has them open."""
-        # Recovery while another store is open would abort the calls that it is running.
-        is_alone = self._database.claim(wait=recover)
-        try:
-            self._database.migrate()
-            self._restore_at_start()
-            if recover and is_alone and self._was_not_closed():
-                self.recoveries = self._writer.run(
-                    FunctionJob(lambda tables: maintenance.Recovery(tables, self._now).run())
-                )
-        finally:
-            self._database.share(was_alone=is_alone)
-
-    def _restore_at_start(self) -> None:
-        """Store what an earlier process could not; before the recovery, which ends open calls."""
-        for path in self._spool.files() if self._spool is not None else ():
-            try:
-                self._restore(path)
-            except (StoreError, OSError) as error:
-                log.warning("%s is not stored yet: %s", path, error)
-                return
-
-    def _restore(self, path: Path) -> None:
-        spool = self._spool
-        assert spool is not None  # noqa: S101 - the caller has its files
-        entries = spool.read(path)
-        job = RestoreJob(entries)
-        try:
-            if entries:
-                self._writer.run(job)
-        except (StoreUnavailableError, StoreReadOnlyError, StoreLockedError, StoreFullError):
-            raise  # the next time, perhaps
-        except MetisError as error:
-            spool.refuse(path, error)
-        except UnmatchedResultError:
-            with self._database.read() as transaction:
-                error = job.explain(transaction)
-            spool.refuse(path, error or StoreError("a result has no pending call"))
-        else:
-            spool.remove(path)
-
-    async def restore_spooled(self) -> None:
-        """Store what could not be stored while the database was away.
-
-        Raises:
-            StoreError: the database is still away.
-        """
-        spool = self._spool
-        if spool is not None:
-            for path in await self._in_thread(spool.files):
-                # The writer thread may use the same connection; a job of ours waits for its turn.
-                await self._in_thread(partial(self._restore, path))
-
-    async def spool(self, entries: Sequence[AnyEntry], error: StoreError) -> StoreError:
-        """Save in a local file what could not be stored; return the error that says so."""
-        spool = self._spool
-        if spool is None or not entries:
-            return error
-        try:
-            path = await self._in_thread(partial(spool.add, entries))
-        except (OSError, StoreError) as problem:
-            log.warning("what could not be stored could not be saved in a file: %s", problem)
-            return error
-        return StoreSpooledError(error, str(path))
-
-    def _was_not_closed(self) -> bool:
-        with self._database.read() as transaction:
-            return bool(transaction.run("SELECT 1 FROM writers LIMIT 1"))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Write what is queued and close every connection; a second call does nothing."""
-        if not self._is_closed:
-            self._is_closed = True
-            await asyncio.get_running_loop().run_in_executor(self._readers, self._close)
-            self._readers.shutdown()
-
-    def _close(self) -> None:
-        try:
-            self._writer.close()
-            if self._has_written and not self._has_open_work():
-                sql = "DELETE FROM writers WHERE id = ?"
-                self._writer.run(FunctionJob(lambda tables: tables.change(sql, (self._id,))))
-        except StoreError as error:
-            # Acknowledged writes are safe; the next process that opens the store runs the recovery.
-            log.warning("%s was not closed in order: %s", self.name, error)
-        finally:
-            self._database.close()
-
-    def _track(self, *session_ids: str) -> None:
-        if len(self._written_sessions) <= MAX_TRACKED_SESSIONS:
-            self._written_sessions.update(session_ids)
-
-    def _has_open_work(self) -> bool:
-        if len(self._written_sessions) > MAX_TRACKED_SESSIONS:
-            return True  # too many to check now; the next process that opens the store does
-        calls = maintenance.PENDING_CALL
-        with self._database.read() as transaction:
-            return bool(transaction.run("SELECT 1 FROM open_messages LIMIT 1")) or any(
-                transaction.run(calls, (session_id,)) for session_id in self._written_sessions
-            )
 
     # Sessions
 
@@ -572,40 +429,6 @@ class Store:
         """Return where histories with these digests end, by digest; see `exchanges`."""
         return await self._read(lambda t: read_history_ends(t, scope, digests))
 
-    # Threads
-
-    async def _write(self, job: WriteJob) -> Any:
-        if not self._has_written:
-            await self._register_writer()
-        self._track(*job.session_ids)
-        return await self._writer.submit(job)
-
-    async def _register_writer(self) -> None:
-        """Add our row to `writers`; if it is still there at the next start, we crashed."""
-        sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        values = (self._id, to_microseconds(self._now()))
-        await self._writer.submit(FunctionJob(lambda tables: tables.change(sql, values)))
-        self._has_written = True
-
-    async def _read(self, query: Callable[[Transaction], T]) -> T:
-        def run() -> T:
-            with self._database.read() as transaction:
-                return query(transaction)
-
-        def run_again() -> T:
-            try:
-                return run()
-            # A read changes nothing, so one that lost its connection can be repeated.
-            except StoreUnavailableError:
-                return run()
-
-        return await self._in_thread(run_again)
-
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        if self._is_closed:
-            raise StoreError("the store was closed")
-        return await asyncio.get_running_loop().run_in_executor(self._readers, function)
-
 
 def open_store(
     url: str | None = None,
@@ -613,7 +436,7 @@ def open_store(
     durability: Durability = "process",
     wait_s: float = WAIT_S,
     recover: bool = True,
-    now: Callable[[], datetime] = _now,
+    now: Callable[[], datetime] = utc_now,
 ) -> Store:
     """Open a store, create it if it does not exist, and close what a crash left open in it.
 
@@ -637,29 +460,3 @@ def open_store(
         database.close()
         raise
     return store
-
-
-def open_database(url: str, *, durability: Durability, wait_s: float) -> Database:
-    """Open the database at a URL."""
-    scheme = urlsplit(url).scheme
-    if scheme == "sqlite":
-        return SqliteDatabase(sqlite_path(url), durability=durability, wait_s=wait_s)
-    if scheme in ("postgresql", "postgres"):
-        from metis.store.postgres import PostgresDatabase  # noqa: PLC0415 - an optional driver
-
-        return PostgresDatabase(url, durability=durability, wait_s=wait_s)
-    hint = "sqlite:///path/to/file.db or postgresql://host/name"
-    raise StoreUnavailableError(f"unknown kind of store: {scheme or url!r}", hint=hint)
-
-
-def sqlite_path(url: str) -> Path:
-    """Return the file of a SQLite URL: three slashes before a relative path, four before `/`."""
-    path = unquote(urlsplit(url).path)[1:]
-    if not path.strip("/") or urlsplit(url).netloc:
-        raise StoreUnavailableError(f"{url!r} names no file", hint="sqlite:///path/to/file.db")
-    return Path(path)
-
-
-def default_url(environment: Mapping[str, str]) -> str:
-    """Return the URL of the user's store: `metis.db` under `$METIS_HOME`."""
-    return f"sqlite:///{home_directory(environment) / 'metis.db'}"
