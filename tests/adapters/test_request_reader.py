@@ -15,11 +15,13 @@ from corpus import requests as recorded_requests
 from exchange import handwritten
 from metis import adapters
 from metis.adapters import Adapter, CanonicalRequest, RequestContext
+from metis.adapters import history as history_module
 from metis.adapters import request_reader as module
 from metis.adapters.codecs import PROTOCOLS
 from metis.adapters.request_reader import RequestReader
-from metis.canonical import encode
+from metis.canonical import Message, encode
 from metis.canonical.errors import MetisError
+from metis.projection import Projection, Target
 from metis.verify.recordings import adapter_for
 from metis.wire.request import RequestSteps
 
@@ -27,6 +29,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CONTEXT = RequestContext(session_id="sess_reader", model="m", created_at=NOW)
 ADAPTERS = {name: adapter_for(name) or "" for name in PROTOCOLS}
 CORPUS_NAMES = {"anthropic": "anthropic_messages"}
+ROLES = ("user", "assistant")
 LISTS = ("messages", "contents", "input")
 
 
@@ -371,3 +374,56 @@ def test_a_long_conversation_needs_no_more_work_per_turn(
         reader.read(adapter, "t", body_of(body), CONTEXT)
         assert len(added) <= len(turn) + 4
     assert read(reader, adapter, body_of(body)) == plain(adapter, body_of(body))
+
+
+def marked(messages: Sequence[Any]) -> list[Any]:
+    """Messages as Claude Code sends them: the last two prompts are marked, and only these."""
+    copy = json.loads(json.dumps(messages))
+    for message in [each for each in copy if each["role"] == "user"][-2:]:
+        if isinstance(message["content"], str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
+        message["content"][-1]["cache_control"] = {"type": "ephemeral"}
+    return copy
+
+
+@pytest.mark.parametrize("target", [ADAPTERS[name] for name in PROTOCOLS])
+def test_a_client_that_moves_its_cache_marks_is_sent_on_as_ever(target: str) -> None:
+    client, reader = adapters.get("anthropic"), RequestReader()
+    provider = Adapter(adapters.get(target).profile)
+    body = conversation("anthropic")
+    for number in range(TURNS, 4 * TURNS):
+        items = Wire.anthropic(number)
+        # Ids that come again would make every request of theirs unusual to project.
+        text = json.dumps(items).replace("toolu_1", f"toolu_{number}")
+        body["messages"] += json.loads(text)
+    messages = [m for m in body["messages"] if "toolu_1" not in json.dumps(m)]
+    for count in range(len(messages) % 2 + 1, len(messages) + 1, 2):
+        data = body_of({**body, "messages": marked(messages[:count])})
+        request = reader.read(client, "t", data, CONTEXT)
+        options = replace(request.options, model=None)
+        sent = provider.preview(request.messages, request.tools, options)
+        fresh = Adapter(provider.profile).preview(request.messages, request.tools, options)
+        assert sent.body == fresh.body
+        assert sent.losses == fresh.losses
+
+
+def test_a_client_that_moves_its_cache_marks_is_projected_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts: list[int] = []
+    encoded = history_module.project
+
+    def project(messages: Sequence[Message], target: Target) -> Projection:
+        counts.append(len(messages))
+        return encoded(messages, target)
+
+    monkeypatch.setattr(history_module, "project", project)
+    client, reader = adapters.get("anthropic"), RequestReader()
+    provider = Adapter(adapters.get("openai").profile)
+    messages = [{"role": role, "content": f"{n} {role}"} for n in range(60) for role in ROLES]
+    for count in range(41, len(messages), 2):
+        data = body_of({"model": "m", "max_tokens": 9, "messages": marked(messages[:count])})
+        request = reader.read(client, "t", data, CONTEXT)
+        provider.preview(request.messages, request.tools)
+    # The first request as a whole, the second up to what may change; then never again.
+    assert len(counts) == 2

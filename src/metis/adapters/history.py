@@ -22,7 +22,7 @@ from metis.adapters.response_decoder import for_issuer
 from metis.adapters.think_tags import with_think_tags
 from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.ids import hashed_tool_id
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.projection import (
     Loss,
     LossRecorder,
@@ -38,6 +38,8 @@ from metis.wire.original_form import EMPTY, PROTOCOL_ONLY_KEYS, with_tool_ids
 MAX_CONVERSATIONS: Final = 256
 MAX_BYTES: Final = 64 * 1024 * 1024
 """How many conversations, and bytes of request bodies, a cache holds; the oldest go first."""
+_CHANGED_END = 8
+"""How many of the last messages a client may send changed in its next request."""
 
 
 class EncodedHistory(Struct, frozen=True, gc=False):
@@ -54,6 +56,14 @@ class EncodedHistory(Struct, frozen=True, gc=False):
     encoder: HistoryEncoder
     has_large_images: bool = False
     """Whether it has images that would be too large if there were many (T90)."""
+    is_base: bool = False
+    """Whether it is only the first part of a history that was sent."""
+    base: "EncodedHistory | None" = None
+    """The same without its last messages, for clients that change those in the next request."""
+
+    def begins(self, messages: Sequence[Message]) -> bool:
+        """Whether messages begin with the very objects of this history."""
+        return len(self.messages) <= len(messages) and all(map(is_, self.messages, messages))
 
 
 class HistoryCache:
@@ -79,10 +89,20 @@ class HistoryCache:
         if entry is None:
             return None
         history, _ = entry
-        is_prefix = len(history.messages) <= len(messages) and all(
-            map(is_, history.messages, messages)
-        )
-        return history if is_prefix and history.requested_target == target else None
+        if history.requested_target != target:
+            return None
+        if history.begins(messages):
+            return history
+        base = history.base
+        return base if base is not None and base.begins(messages) else None
+
+    def has_changed_end(self, messages: Sequence[Message], target: Target) -> bool:
+        """Whether only the last messages of an earlier request differ from these."""
+        entry = self._entries.get(_key_of(messages, target.model)) if messages else None
+        if entry is None or entry[0].requested_target != target:
+            return False
+        start = len(entry[0].messages) - _CHANGED_END
+        return start > 0 and all(map(is_, entry[0].messages[:start], messages))
 
     def first_changed(self, messages: Sequence[Message], model: str) -> Message | None:
         """Return the first message that differs from the last request of the conversation."""
@@ -122,12 +142,13 @@ def encode_history(
     """Return the messages encoded for a target; what the cache has of them is reused."""
     history = None
     earlier = cache.find(messages, target)
-    if earlier is not None and earlier.call_ids is not None:
-        new = _as_host_knows(messages[len(earlier.messages) :], profile)
-        projection = project_appended(new, earlier.target, earlier.call_ids)
-        if projection is not None:
-            fresh = replace(earlier, dialect=earlier.dialect.copy(), encoder=earlier.encoder.copy())
-            history = _extended(fresh, messages, projection, profile)
+    if earlier is not None:
+        history = _continued(earlier, messages, profile)
+    # Clients of Anthropic move their cache marks: the last messages of a request come again
+    # without them. What precedes those is then encoded apart, and used for the next request.
+    is_moving = earlier is None and cache.has_changed_end(messages, target)
+    if is_moving or (history is not None and earlier is not None and earlier.is_base):
+        history = _with_base(earlier, messages, profile, model, target) or history
     if history is None:
         history = _encoded(messages, profile, model, target)
     limit = profile.many_images_limit
@@ -136,6 +157,63 @@ def encode_history(
     # Anthropic refuses images over 2000 pixels in a request with more than 20 images (T90).
     narrow = replace(target, max_image_side=limit[1])
     return replace(_encoded(messages, profile, model, narrow), requested_target=target)
+
+
+def _continued(
+    earlier: EncodedHistory, messages: Sequence[Message], profile: Profile
+) -> EncodedHistory | None:
+    """Return an earlier history with the messages that follow it; None if they change it."""
+    if earlier.call_ids is None:
+        return None
+    new = _as_host_knows(messages[len(earlier.messages) :], profile)
+    projection = project_appended(new, earlier.target, earlier.call_ids)
+    if projection is None:
+        return None
+    fresh = replace(
+        earlier,
+        dialect=earlier.dialect.copy(),
+        encoder=earlier.encoder.copy(),
+        is_base=False,
+    )
+    return _extended(fresh, messages, projection, profile)
+
+
+def _with_base(
+    earlier: EncodedHistory | None,
+    messages: Sequence[Message],
+    profile: Profile,
+    model: ModelFacts,
+    target: Target,
+) -> EncodedHistory | None:
+    """Return a history that is encoded in two parts, the second of which may change."""
+    end = _base_end(messages)
+    base = earlier
+    if base is None or len(base.messages) < end:
+        if not end:
+            return None
+        head = messages[:end]
+        base = _encoded(head, profile, model, target) if base is None else None
+        if earlier is not None:
+            base = _continued(earlier, head, profile)
+        if base is None or base.call_ids is None:
+            return None
+        base.encoder.encode_waiting()
+        base = replace(base, is_base=True)
+    history = _continued(base, messages, profile)
+    return None if history is None else replace(history, base=base)
+
+
+def _base_end(messages: Sequence[Message]) -> int:
+    """Return where the part of a history ends that the next request will not change.
+
+    A response follows there: a history that ends with one is written differently (see `preview`).
+    """
+    end = len(messages) - _CHANGED_END
+    while end > 0 and not (
+        messages[end].role is Role.ASSISTANT and messages[end - 1].role is not Role.ASSISTANT
+    ):
+        end -= 1
+    return max(end, 0)
 
 
 def _encoded(

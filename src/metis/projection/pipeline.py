@@ -70,8 +70,8 @@ def project_by_rules(
         is_complete
         and bool(sent)
         and _has_free_order(messages, target)
-        # A longer history moves cache marks to other messages.
-        and not any(message.metadata.hints for message in messages)
+        # A longer history moves cache marks to other messages, where the target takes any.
+        and not (target.cache_marks and any(message.metadata.hints for message in messages))
         and (not is_start or _is_under_way(sent))
     )
     call_ids = _call_ids(messages) if can_continue else None

@@ -66,6 +66,12 @@ class EncodedMessages(Struct, eq=False):
         """Add wire messages that are complete."""
         self._waiting += messages
 
+    def encode_waiting(self) -> None:
+        """Encode the messages that were added since the last body."""
+        if self._waiting:
+            self._encoded.append(memoryview(self._write(self._waiting))[1:-1])
+            self._waiting = []
+
     def body(
         self,
         tools: Sequence[ToolDefinition],
@@ -75,13 +81,11 @@ class EncodedMessages(Struct, eq=False):
     ) -> bytes:
         """Return the request body; `open_message` is the last one, which may still grow."""
         # A long history is encoded with its first body and not copied into another list.
-        if self._envelope is None or not (self._encoded or self._waiting):
+        if not self._encoded and (self._envelope is None or not self._waiting):
             return self._first_body(tools, options, encode_envelope, open_message)
-        if self._waiting:
-            self._encoded.append(memoryview(self._write(self._waiting))[1:-1])
-            self._waiting = []
+        self.encode_waiting()
         envelope = self._envelope
-        if not envelope.matches(tools, options):
+        if envelope is None or not envelope.matches(tools, options):
             wire = encode_envelope(options, tools)
             envelope = self._envelope = self._new_envelope(tools, options, wire)
         pieces: list[EncodedJson] = [envelope.before]
@@ -159,6 +163,10 @@ class HistoryEncoder(ABC):
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
         """Return the request body with this history."""
         return self._encoded.body(tools, options, self._encode_envelope, self._open)
+
+    def encode_waiting(self) -> None:
+        """Encode the messages now that other encoders will share, as copies of this one."""
+        self._encoded.encode_waiting()
 
     @abstractmethod
     def _encode_envelope(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:

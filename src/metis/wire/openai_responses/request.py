@@ -245,6 +245,10 @@ class ResponsesHistoryEncoder(HistoryEncoder):
                 self._calls.add(original_form_of(message, PROTOCOL))
         self._messages += messages
 
+    def encode_waiting(self) -> None:
+        """Encode the messages now that other encoders will share, as copies of this one."""
+        self._all_messages(is_stateless=False).encode_waiting()
+
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
         """Return the body of a request with these messages."""
         native = options.native.get(PROTOCOL, EMPTY)
