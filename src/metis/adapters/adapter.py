@@ -144,7 +144,7 @@ class Adapter:
         history = encode_history(sent, profile, model, target, self._histories)
         if not plan.tools and profile.needs_tool_definitions:
             plan = self._with_placeholder_tools(options, plan, history, model)
-        betas, beta_losses = accepted_betas(options, profile)
+        betas, beta_losses = accepted_betas(options, profile) if options.betas else ((), [])
         body_options = plan.options
         if profile.body_keys:
             body_options = self._body_options(plan.options, beta_keys(betas, profile))
@@ -180,7 +180,7 @@ class Adapter:
             headers={
                 "content-type": "application/json",
                 **profile.headers,
-                **beta_headers(betas, profile),
+                **(beta_headers(betas, profile) if betas else {}),
             },
             body=body,
             losses=history.losses + [self._loss_of_option(session_id, loss) for loss in losses],

@@ -44,6 +44,7 @@ from metis.catalog.tables import (
 from metis.catalog.tokens import DEFAULT_IMAGE_SIZE, TokenRates
 from metis.projection import Target, image_size
 
+_catalog = cache(catalog)
 _encode = msgspec.json.Encoder().encode
 _find_pages = re.compile(rb"/Type\s*/Page(?![a-zA-Z])").findall
 _PAGE_BYTES = 50_000
@@ -61,7 +62,7 @@ def wire_model_name(name: str | None, profile: Profile) -> str:
         return profile.default_model
     if not _is_text(name):
         raise InvalidValueError(f"a model name must be a string, got {name!r}", path="$.model")
-    models, providers = catalog(), _catalog_providers(profile)
+    models, providers = _catalog(), _catalog_providers(profile)
     for provider in providers:
         entry = models.entries.get(
             name if name.startswith(f"{provider}:") else f"{provider}:{name}"
@@ -102,7 +103,7 @@ def _names_provider(prefix: str, rest: str, profile: Profile) -> bool:
 
 @cache
 def _listed_providers() -> frozenset[str]:
-    return frozenset(entry.provider for entry in catalog().entries.values())
+    return frozenset(entry.provider for entry in _catalog().entries.values())
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True):
@@ -145,7 +146,7 @@ class _CatalogFacts(NamedTuple):
 @lru_cache(maxsize=1000)
 def _catalog_facts(model: str, hosted: str) -> _CatalogFacts:
     # Cached, because the catalogue tries its patterns one after the other.
-    options, entry = option_rules(), catalog().entries.get(model)
+    options, entry = option_rules(), _catalog().entries.get(model)
     has_schemas = entry is None or entry.capabilities.supports_structured_output
     default_output = ALL_OUTPUTS if has_schemas else OBJECT_OUTPUTS
     return _CatalogFacts(

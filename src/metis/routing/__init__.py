@@ -1,7 +1,14 @@
 """Choosing the model of a turn: seven slots, rules in a file, and what each model can take."""
 
-from metis.routing.availability import Availability, AvailabilityLimits, Outage
-from metis.routing.facts import AddressedPrompt, Tier, TurnFacts, parse_override
+from metis.routing.facts import (
+    AddressedPrompt,
+    Availability,
+    AvailabilityLimits,
+    Outage,
+    Tier,
+    TurnFacts,
+    parse_override,
+)
 from metis.routing.pattern import Neighbour, PatternSettings, match_pattern
 from metis.routing.policy import RULES_PATH, Policy, Rule, Rules, RulesFile, Scope, read_policy
 from metis.routing.router import ChainEntry, Decision, Failure, Reason, Router, Verdict

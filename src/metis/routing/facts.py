@@ -1,18 +1,33 @@
-"""The facts of a turn that a routing decision may depend on, collected when it starts."""
+"""What a routing decision depends on: the facts of a turn, and which providers answer.
+
+Facts are collected when a turn starts. Models and providers that failed too often are not called
+again for a while.
+"""
 
 import re
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from typing import Literal
 
 from msgspec import Struct
 
-from metis.canonical.errors import InvalidValueError
+from metis.canonical.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    InvalidValueError,
+    NetworkError,
+    ProviderError,
+)
 from metis.canonical.tools import SideEffects
 from metis.routing.pattern import Neighbour
 
 _OVERRIDE = re.compile(r"@(\S+)(?:\s+|$)")
+# These errors are about the request, and say nothing about the provider.
+_REQUEST_ERRORS = (InvalidRequestError, ContextOverflowError)
 
 
 class Tier(StrEnum):
@@ -92,3 +107,179 @@ def parse_override(text: str) -> AddressedPrompt:
     if not body:
         raise InvalidValueError(f"there is no message after @{match[1]}", path="$.message")
     return AddressedPrompt(body, match[1])
+
+
+class AvailabilityLimits(Struct, frozen=True, kw_only=True):
+    """How many failures in which time start an outage, and when it ends without a success."""
+
+    model_failures: int = 5
+    models_down: int = 3
+    window: timedelta = timedelta(minutes=2)
+    network_errors: int = 2
+    network_window: timedelta = timedelta(seconds=30)
+    cooldown: timedelta = timedelta(minutes=5)
+    """After this time without an attempt, a model or provider is tried again."""
+
+
+class Outage(Struct, frozen=True, kw_only=True):
+    """A model, or a provider with all its models, that is not called for now."""
+
+    provider: str
+    scope: Literal["model", "provider"]
+    models: tuple[str, ...]
+    """The model, or those whose failures took the provider down."""
+    reason: str
+    began_at: datetime
+    is_local_fault: bool = False
+    """Whether the user may be able to fix it: a key, a network."""
+
+    def __str__(self) -> str:
+        subject = self.models[0] if self.scope == "model" else f"all of {self.provider}"
+        return f"{subject}: {self.reason}"
+
+
+class _Health:
+    """The recent failures of one model or provider."""
+
+    __slots__ = ("failed_at", "last_attempt_at", "network_failed_at", "outage")
+
+    def __init__(self) -> None:
+        self.failed_at: list[datetime] = []
+        self.network_failed_at: list[datetime] = []
+        self.last_attempt_at: datetime | None = None
+        self.outage: Outage | None = None
+
+    def reset(self) -> None:
+        self.outage, self.failed_at, self.network_failed_at = None, [], []
+
+
+class Availability:
+    """Counts failed and good calls; each call is recorded once, however often it was retried."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime],
+        limits: AvailabilityLimits = AvailabilityLimits(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self._clock = clock
+        self._limits = limits
+        self._models: dict[str, _Health] = {}
+        self._providers: dict[str, _Health] = {}
+
+    def outage(self, model: str) -> Outage | None:
+        """Return the outage of a model's provider or of the model itself, if there is one."""
+        for health in (self._providers.get(_provider(model)), self._models.get(model)):
+            if health is not None and health.outage is not None and not self._is_over(health):
+                return health.outage
+        return None
+
+    def record_failure(self, model: str, error: ProviderError) -> tuple[Outage, ...]:
+        """Record a call that failed for good; return the outages that begin with it."""
+        if isinstance(error, _REQUEST_ERRORS):
+            return ()
+        now = self._clock()
+        health = self._attempt(self._models, model, now)
+        provider = self._attempt(self._providers, _provider(model), now)
+        health.failed_at = [*_recent(health.failed_at, now, self._limits.window), now]
+        began: list[Outage] = []
+        failures = len(health.failed_at)
+        if failures >= self._limits.model_failures and health.outage is None:
+            health.outage = Outage(
+                provider=_provider(model),
+                scope="model",
+                models=(model,),
+                reason=f"failed {failures} times in a row; only this model is affected",
+                began_at=now,
+            )
+            began.append(health.outage)
+        reason = self._provider_reason(model, provider, error, now)
+        if reason is not None and provider.outage is None:
+            provider.outage = Outage(
+                provider=_provider(model),
+                scope="provider",
+                models=self._models_down(model, now) or (model,),
+                reason=reason,
+                began_at=now,
+                is_local_fault=isinstance(error, AuthenticationError | NetworkError),
+            )
+            began.append(provider.outage)
+        return tuple(began)
+
+    def record_success(self, model: str) -> tuple[Outage, ...]:
+        """Record a good call; return the outages that end with it."""
+        both = self._models.pop(model, None), self._providers.pop(_provider(model), None)
+        return tuple(
+            health.outage
+            for health in both
+            if health is not None and health.outage is not None and not self._is_over(health)
+        )
+
+    def clear_expired(self) -> tuple[Outage, ...]:
+        """End the outages whose cooldown is over; return them."""
+        ended: list[Outage] = []
+        for health in (*self._providers.values(), *self._models.values()):
+            if health.outage is not None and self._is_over(health):
+                ended.append(health.outage)
+                health.reset()
+        return tuple(ended)
+
+    def clear_local_fault(self, model: str) -> tuple[Outage, ...]:
+        """End the outage of a model's provider if the user may have fixed it; return it."""
+        health = self._providers.get(_provider(model))
+        if health is None or health.outage is None or not health.outage.is_local_fault:
+            return ()
+        ended = health.outage
+        health.reset()
+        return (ended,)
+
+    def _attempt(self, healths: dict[str, _Health], name: str, now: datetime) -> _Health:
+        """Return the health of a model or provider, with one more attempt."""
+        health = healths.setdefault(name, _Health())
+        if self._is_over(health):
+            health.reset()
+        health.last_attempt_at = now
+        return health
+
+    def _is_over(self, health: _Health) -> bool:
+        last = health.last_attempt_at
+        return last is not None and self._clock() - last >= self._limits.cooldown
+
+    def _provider_reason(
+        self, model: str, provider: _Health, error: ProviderError, now: datetime
+    ) -> str | None:
+        """Return why the provider is down as a whole, if it is."""
+        # All models of a provider share a key, so one refusal is enough.
+        if isinstance(error, AuthenticationError):
+            return "it does not accept the key"
+        limits = self._limits
+        # A single network error may be a dropped connection.
+        if isinstance(error, NetworkError):
+            recent = _recent(provider.network_failed_at, now, limits.network_window)
+            provider.network_failed_at = [*recent, now]
+            if len(provider.network_failed_at) >= limits.network_errors:
+                return "it cannot be reached"
+        down = self._models_down(model, now)
+        if len(down) >= limits.models_down:
+            return f"{len(down)} of its models are down"
+        return None
+
+    def _models_down(self, model: str, now: datetime) -> tuple[str, ...]:
+        """Return the models of the same provider that went down recently, sorted."""
+        return tuple(
+            sorted(
+                name
+                for name, health in self._models.items()
+                if health.outage is not None
+                and health.outage.provider == _provider(model)
+                and now - health.outage.began_at <= self._limits.window
+            )
+        )
+
+
+def _provider(model: str) -> str:
+    return model.partition(":")[0]
+
+
+def _recent(moments: list[datetime], now: datetime, window: timedelta) -> list[datetime]:
+    return [moment for moment in moments if now - moment <= window]

@@ -21,8 +21,7 @@ from metis.events.system_events import (
     RoutingProviderUnavailable,
 )
 from metis.events.turn_events import RouteAlternative, RouteDecided, RouteStep
-from metis.routing.availability import Outage
-from metis.routing.facts import Tier, TurnFacts
+from metis.routing.facts import Outage, Tier, TurnFacts
 from metis.routing.pattern import Score, match_pattern
 from metis.routing.policy import Policy, Rules, RulesFile
 from metis.routing.predicates import all_hold
