@@ -20,9 +20,11 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from metis.canonical import MetisError
+from metis import adapters
+from metis.canonical import Message, MetisError, encode
 from metis.session import Metis, Options
-from metis.transport import Retry
+from metis.transport import Keys, Retry, Transport
+from metis.wire.call import RequestContext
 
 SIZE = 10_000_000
 LIMIT_MS = 100
@@ -87,6 +89,7 @@ STREAMS: dict[str, Callable[[], list[bytes]]] = {
     "stream of many deltas": lambda: _stream([(_TEXT_BLOCK, [_text(50)] * (SIZE // 150))]),
     "stream of one delta": lambda: _stream([(_TEXT_BLOCK, [_text(SIZE)])]),
     "stream of many blocks": lambda: _stream([(_TEXT_BLOCK, [_text(500)])] * 9_000),
+    "tool result": lambda: _stream([({**_CALL, "name": "large_result"}, [])]),
     "stream of arguments": lambda: _stream(
         [
             (
@@ -99,6 +102,11 @@ STREAMS: dict[str, Callable[[], list[bytes]]] = {
         ]
     ),
 }
+
+
+def large_result() -> str:
+    """Return a very long text."""
+    return _WORD * (SIZE // len(_WORD))
 
 
 class Provider:
@@ -145,6 +153,7 @@ async def _turns(provider: Provider, folder: Path) -> AsyncGenerator[tuple[str, 
         base_urls={"anthropic": provider.url},
         keys={"anthropic": "k"},
         retry=Retry(attempts=1),
+        tools=[large_result],
     )
     async with Metis(f"sqlite:///{folder / 'metis.db'}", options) as library:
         for name, chunks_of in STREAMS.items():
@@ -155,6 +164,22 @@ async def _turns(provider: Provider, folder: Path) -> AsyncGenerator[tuple[str, 
                     async for _ in session.send(prompt):
                         pass
                 yield f"{name}, {'first turn' if chunks else 'the turn after'}", step
+        messages: list[Message] = []
+        for record in await library.sessions():
+            with LongestStep() as step:
+                messages = await library.store.messages(record.id)
+            size = sum(len(encode(message)) for message in messages)
+            yield f"reading a session of {size / 1e6:.0f} MB", step
+    async with Transport(keys=Keys({"anthropic": "k"}), retry=Retry(attempts=1)) as transport:
+        adapter = adapters.get("anthropic", base_url=provider.url)
+        request = adapter.to_wire(messages[:1])
+        for name, block in {"text": _text(SIZE), "blocks": {"text": _WORD * 200}}.items():
+            blocks = [{**block, "type": "text"}] * (1 if name == "text" else SIZE // 1100)
+            body = {"id": "m", "type": "message", "role": "assistant", "content": blocks}
+            provider.chunks = [json.dumps(body).encode()]
+            with LongestStep() as step:
+                await transport.complete(adapter, request, RequestContext(session_id="s"))
+            yield f"plain response of {name}", step
 
 
 async def main() -> None:

@@ -278,7 +278,10 @@ def test_random_damage_costs_what_it_hits(tmp_path: Path, sqlite_url: str, seed:
     rest = asyncio.run(saved(tmp_path / "new.db"))
     # Nothing changed and nothing new: what is there is what was written. A crash notice may be
     # added for calls whose result was lost.
-    changed = [name for name in rest if name in whole and rest[name] != whole[name]]
+    # What has lost its digest cannot be judged, which the report says.
+    reported = "\n".join(line for line in report.lost if "digest is lost" in line)
+    changed = [name for name in rest if rest[name] != whole.get(name) and name in whole]
+    changed = [name for name in changed if name not in reported]
     assert not changed
     lost = whole.keys() - rest.keys()
     for name in lost:

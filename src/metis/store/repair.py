@@ -232,6 +232,16 @@ async def _save_session(store: Store, session_id: str, session: _Session, lost: 
         for key in sorted(digests.keys() - present)
     ]
     is_complete = len(lost) == lost_before
+    if digests:
+        # A session of an older version has no digests at all.
+        unverified = [
+            *(f"message {name}" for name in sorted(messages) if name not in digests),
+            *(f"entry {seq}" for seq in sorted(entries) if entry_key(seq) not in digests),
+        ]
+        lost += [
+            f"{place}: {name}: it is saved, but its digest is lost: whether it changed is unknown"
+            for name in unverified
+        ]
     record = session.record or _substitute_record(session_id, list(messages.values()))
     if session.record is None:
         lost.append(f"{place}: its row; workspace and model are not known any more")

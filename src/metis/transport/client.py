@@ -175,9 +175,7 @@ class Transport:
                     body = await read_response(adapter, response, context, most)
                     latency_ms = round((time.monotonic() - start) * 1000)
                     context = replace(context, latency_ms=latency_ms)
-                    if len(body) > LARGE_BYTES:
-                        return await run_outside(decode, adapter, body, context, response)
-                    return decode(adapter, body, context, response)
+                    return await _decode(adapter, body, context, response)
             except call_failures() as failure:
                 error = provider_error(failure, adapter.name, has_begun=has_begun)
                 await self._wait(error, attempt, call, on_failure)
@@ -269,7 +267,8 @@ class Transport:
                         body, is_whole = await read_rest(chunks, most, chunk)
                         if not is_whole:
                             raise await cut_error(adapter, body, context)
-                        for event in events_of_message(decode(adapter, body, context, response)):
+                        message = await _decode(adapter, body, context, response)
+                        for event in events_of_message(message):
                             yield event
                         return
                     has_begun = has_begun or not chunk.isspace()
@@ -399,6 +398,15 @@ def _address(base_url: str, provider: str) -> tuple[str, str | None]:
     except InvalidValueError as error:
         raise InvalidRequestError(error.reason, provider=provider) from None
     return split_login(base_url)
+
+
+async def _decode(
+    adapter: Adapter, body: bytes, context: RequestContext, response: "aiohttp.ClientResponse"
+) -> Message:
+    """Decode a plain response; a large one in a thread, so that other tasks go on."""
+    if len(body) > LARGE_BYTES:
+        return await run_outside(decode, adapter, body, context, response)
+    return decode(adapter, body, context, response)
 
 
 def _key_headers(call: _Call, key: str) -> dict[str, str]:
