@@ -1,6 +1,5 @@
 """`metis convert` and `metis diff`: what other providers would receive for a request in a file."""
 
-import difflib
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,15 +18,18 @@ from metis.cli.output import echo, echo_json
 from metis.cli.render import loss_line, message_numbers
 from metis.cli.text import cell_width, fold, screen_width, style
 from metis.verify.recordings import PROTOCOL_NAMES, adapter_for, guess_protocol
+from metis.verify.request_diff import (
+    DIFFERENT,
+    EQUAL,
+    FIRST_ONLY,
+    SECOND_ONLY,
+    aligned_lines,
+    body_lines,
+)
 from metis.wire.call import CanonicalRequest, RequestContext, WireRequest
-from metis.wire.json_access import maybe_list, maybe_object, maybe_text
+from metis.wire.json_access import maybe_object, maybe_text
 
-_WINDOW = 150
-"""How many lines of each side are compared at a time."""
-_MAX_STRING = 240
-_SHORTENED_STRING = 40
-_EQUAL, _FIRST_ONLY, _SECOND_ONLY, _DIFFERENT = " ", "<", ">", "|"
-_COLOURS = {_FIRST_ONLY: "red", _SECOND_ONLY: "green", _DIFFERENT: "yellow"}
+_COLOURS = {FIRST_ONLY: "red", SECOND_ONLY: "green", DIFFERENT: "yellow"}
 
 
 class RequestFileError(click.ClickException):
@@ -229,11 +231,11 @@ def _side_by_side(sides: Sequence[_Side], width: int) -> Iterator[str]:
     """Yield two columns: the head of each side, then the bodies with equal lines aligned."""
     half = (width - 3) // 2
     for first, second in zip(*(_head(side) for side in sides), strict=True):
-        for row in _rows(first, second, _EQUAL, half):
+        for row in _rows(first, second, EQUAL, half):
             yield style(row, bold=True)
     yield "─" * half + "─┼─" + "─" * half
-    first_body, second_body = (_body_lines(side.body) for side in sides)
-    for mark, first, second in _aligned(first_body, second_body):
+    first_body, second_body = (body_lines(side.body) for side in sides)
+    for mark, first, second in aligned_lines(first_body, second_body):
         for row in _rows(first, second, mark, half):
             yield style(row, fg=_COLOURS[mark]) if mark in _COLOURS else row
 
@@ -241,62 +243,6 @@ def _side_by_side(sides: Sequence[_Side], width: int) -> Iterator[str]:
 def _head(side: _Side) -> list[str]:
     url = f"{side.wire.method} {side.wire.path}"
     return [f"{side.target.adapter.name} · {side.model}", url]
-
-
-def _body_lines(body: Any) -> list[str]:
-    return msgspec.json.format(msgspec.json.encode(_shortened(body)), indent=2).decode().split("\n")
-
-
-def _shortened(value: Any) -> Any:
-    """Return a JSON value with long strings cut, such as images; `--json` prints them in full."""
-    if isinstance(value, str) and len(value) > _MAX_STRING:
-        return f"{value[:_SHORTENED_STRING]}… ({len(value):,} characters)"
-    if isinstance(value, dict):
-        return {key: _shortened(item) for key, item in maybe_object(value).items()}
-    if isinstance(value, list):
-        return [_shortened(item) for item in maybe_list(value)]
-    return value
-
-
-def _aligned(first: list[str], second: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield pairs of lines with a mark: equal, different, or on one side only."""
-    keys = [[_comparison_key(line) for line in lines] for lines in (first, second)]
-    for kind, first_start, first_end, second_start, second_end in _opcodes(keys[0], keys[1]):
-        first_lines, second_lines = first[first_start:first_end], second[second_start:second_end]
-        shared = min(len(first_lines), len(second_lines))
-        # Opcodes of replaced lines may have different lengths: the rest is on one side only.
-        mark = _EQUAL if kind == "equal" else _DIFFERENT
-        yield from ((mark, a, b) for a, b in zip(first_lines, second_lines, strict=False))
-        yield from ((_FIRST_ONLY, line, "") for line in first_lines[shared:])
-        yield from ((_SECOND_ONLY, "", line) for line in second_lines[shared:])
-
-
-def _opcodes(first: list[str], second: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield which runs of lines are equal and which are not, in time that grows with the lines.
-
-    The matcher needs the product of both lengths if many lines are equal, as brackets are: it gets
-    a window of each side, and the next windows begin where the last match ended.
-    """
-    first_start = second_start = 0
-    while first_start < len(first) or second_start < len(second):
-        window = first[first_start : first_start + _WINDOW]
-        other = second[second_start : second_start + _WINDOW]
-        matcher = difflib.SequenceMatcher(None, window, other, autojunk=False)
-        opcodes = matcher.get_opcodes()
-        is_last = max(len(first) - first_start, len(second) - second_start) <= _WINDOW
-        # What follows the last match of a window may match what follows the window.
-        if not is_last and len(opcodes) > 1 and opcodes[-1][0] != "equal":
-            opcodes.pop()
-        for kind, a, b, c, d in opcodes:
-            yield kind, first_start + a, first_start + b, second_start + c, second_start + d
-        first_start += opcodes[-1][2]
-        second_start += opcodes[-1][4]
-
-
-def _comparison_key(line: str) -> str:
-    """Return a line without indent and comma; a lone bracket keeps its indent to stay in place."""
-    bare = line.strip().rstrip(",")
-    return line.rstrip(",") if len(bare) == 1 else bare
 
 
 def _rows(first: str, second: str, mark: str, half: int) -> Iterator[str]:

@@ -32,7 +32,7 @@ _GROUP_OPTIONS = frozenset({"-h", "--help", "--version"})
 # How the help groups the commands.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Chat": ("chat", "ask", "templates", "demo", "local"),
-    "Inspect": ("sessions", "show", "search", "trace", "cost", "models"),
+    "Inspect": ("sessions", "show", "search", "trace", "cost", "models", "web"),
     "Store": ("export", "import", "handoff", "fork", "store"),
     "Set up": ("keys", "config", "doctor", "completion", "help", "version"),
     "Gateway": ("serve", "run"),
@@ -384,6 +384,7 @@ for _command in (
     store_commands.import_session,
     store_commands.handoff,
     store_commands.maintenance,
+    store_commands.web,
     setup_commands.keys,
     setup_commands.config,
     setup_commands.doctor,

@@ -238,3 +238,14 @@ def migrate(store: str | None) -> int:
     from metis.cli.sessions import print_migration
 
     return print_migration(store)
+
+
+@click.command()
+@STORE
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port; 0 is a free one.")
+@click.option("--open", "opens_browser", is_flag=True, help="Open the browser.")
+def web(store: str | None, port: int, *, opens_browser: bool) -> int:
+    """Look at conversations, requests, losses and cost in a browser."""
+    from metis.cli.web import run_web
+
+    return run_web(store, port, opens_browser=opens_browser)

@@ -1,0 +1,1 @@
+"""The web viewer: conversations, requests as providers receive them, losses and cost."""
