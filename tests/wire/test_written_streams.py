@@ -1,5 +1,6 @@
 """What clients read of recorded responses: written streams, served responses, broken calls."""
 
+import json
 import logging
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -17,6 +18,7 @@ from metis.verify.served import (
     broken_call_faults,
     read_stream,
     served_faults,
+    translated_faults,
     written_stream_faults,
 )
 from metis.wire.original_form import response_events
@@ -110,6 +112,59 @@ def test_clients_read_the_same_in_a_stream_as_in_a_plain_response(name: str) -> 
         if each.message is not None
     )
     summary(faults, UNEQUAL[name])
+
+
+@needs_corpus
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_clients_read_all_of_a_response_but_the_losses(name: str) -> None:
+    """Responses of every provider, for clients of one."""
+    client = adapters.get(name)
+    faults = (
+        (each.id, list(translated_faults(client, CONTEXT, each.message)))
+        for recordings in RECORDINGS.values()
+        for each in responses(recordings)
+        if each.message is not None
+    )
+    summary(faults, UNEQUAL[name])
+
+
+def test_what_only_one_host_says_is_a_loss() -> None:
+    body = {
+        "id": "c1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "system_fingerprint": "fp_1",
+        "service_tier": "flex",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "logprobs": {"content": [{"token": "x", "logprob": -1}]},
+                "message": {"role": "assistant", "content": "x"},
+            },
+            {"index": 1, "finish_reason": "stop", "message": {"content": "y"}},
+        ],
+        "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3, "cost": 0.5},
+    }
+    message = adapters.get("openrouter").from_wire_response(body, CONTEXT)
+    expected = {
+        "$.system_fingerprint",
+        "$.choices[0].logprobs",
+        "$.choices[1]",
+        "$.metadata.usage.reported_cost_usd",
+        "$.metadata.usage.service_tier",
+    }
+    for name in ("anthropic", "openai"):
+        client = adapters.get(name)
+        plain = client.encode_response(message, CONTEXT)
+        assert {loss.path for loss in plain.losses} == expected
+        encoder = client.stream_encoder(CONTEXT)
+        for event in response_events(message):
+            encoder.encode(event)
+        assert {loss.path for loss in encoder.losses} == expected
+    own = adapters.get("openrouter").encode_response(message, CONTEXT)
+    assert (own.losses, json.loads(own.body)) == ([], body)
 
 
 @needs_corpus

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from metis.adapters.codecs import CODECS
 from metis.adapters.hosts import PROVIDERS
 from metis.adapters.profile import Profile
+from metis.adapters.response_losses import unread_keys, unread_metadata
 from metis.adapters.seals import Face, sealed_record
 from metis.canonical.blocks import (
     ArtifactBlock,
@@ -32,7 +33,7 @@ from metis.canonical.errors import (
 )
 from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason
-from metis.projection import Loss, are_identical
+from metis.projection import Change, Loss, are_identical
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
@@ -64,15 +65,12 @@ def response_for_client(
     other's ids and extra keys.
     """
     provider = message.metadata.provider or message.metadata.origin or ""
-    if has_foreign_form(message, profile.protocol, profile.name) or face.has_foreign_seals(
-        message.content, provider
-    ):
-        message = without_original_form(message)
-    if _is_plain(message.content):
-        return message, []
     response = _Response(
         profile, provider, face, session_id=message.session_id, message_id=message.id
     )
+    message = response.in_form(message)
+    if _is_plain(message.content):
+        return message, response.losses
     content = tuple(response.blocks(response.sealed(message.content)))
     return _with_content(message, content), response.losses
 
@@ -124,6 +122,23 @@ class _Response:
         self._is_same_protocol = issuer is not None and issuer.protocol == profile.protocol
         self._is_own = provider == profile.name
         self.losses: list[Loss] = []
+
+    def in_form(self, message: Message) -> Message:
+        """Return a response without an original form that its client cannot read.
+
+        What it says beyond the canonical form is lost, and what the protocol cannot state of that.
+        """
+        name, protocol = self._profile.name, self._profile.protocol
+        is_foreign = has_foreign_form(message, protocol, name) or self._face.has_foreign_seals(
+            message.content, self._provider
+        )
+        if message.metadata.provider == name and not is_foreign:
+            return message
+        for path, reason in unread_keys(message, None if is_foreign else protocol):
+            self._lose("key", path, reason)
+        for path, reason in unread_metadata(message, protocol):
+            self._lose("metadata", path, reason, Change.ALTERED)
+        return without_original_form(message) if is_foreign else message
 
     def sealed(self, content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
         """Return content in which seals of other issuers are in envelopes.
@@ -219,7 +234,9 @@ class _Response:
         """Record a citation that does not reach the client."""
         self._lose("citation", path, f"responses of this protocol {why}")
 
-    def _lose(self, block_type: str, path: str, reason: str) -> None:
+    def _lose(
+        self, block_type: str, path: str, reason: str, change: Change = Change.DROPPED
+    ) -> None:
         self.losses.append(
             Loss(
                 session_id=self._session_id,
@@ -227,6 +244,7 @@ class _Response:
                 block_type=block_type,
                 adapter=self._profile.name,
                 reason=reason,
+                change=change,
                 path=path,
             )
         )
@@ -368,11 +386,9 @@ class ClientStreamEncoder:
     def _end(self, event: MessageComplete) -> MessageComplete:
         """Return the end with the message that a plain response would be made of."""
         message = event.message
-        provider = message.metadata.provider or self._provider
-        if has_foreign_form(
-            message, self._profile.protocol, self._profile.name
-        ) or self._face.has_foreign_seals(message.content, provider):
-            message = without_original_form(message)
+        response = self._response(message.id)
+        message = response.in_form(message)
+        self.losses.extend(response.losses)
         if not _is_plain(message.content):
             report_seals(message, self._profile, self._context)
             response = self._response(message.id)

@@ -19,7 +19,12 @@ from metis.verify.edits import edit_faults
 from metis.verify.json_differences import differences
 from metis.verify.recordings import PROTOCOL_NAMES, SYNTHETIC, Recording, adapter_for
 from metis.verify.seals import conversation_with, seal_faults, seals_of
-from metis.verify.served import broken_call_faults, served_faults, written_stream_faults
+from metis.verify.served import (
+    broken_call_faults,
+    served_faults,
+    translated_faults,
+    written_stream_faults,
+)
 from metis.verify.stable import stable_faults
 from metis.wire.original_form import response_events
 
@@ -44,7 +49,7 @@ class Law(StrEnum):
     WRITTEN = "stream writing"
     """A stream that is written again reads as the same response, with every key of it."""
     SERVED = "served responses"
-    """In every protocol, a plain response and a stream tell a client the same."""
+    """In every protocol, a plain response and a stream tell a client the same: all but losses."""
     BROKEN_CALLS = "broken calls"
     """In every protocol, a call whose arguments were cut off never looks like a whole one."""
     EDITS = "edits"
@@ -187,7 +192,12 @@ def _check_served(
     clients = _clients()
     context = replace(context, status=None)
     served = (
-        fault for client in clients for fault in served_faults(client, context, message, sent)
+        fault
+        for client in clients
+        for fault in (
+            *served_faults(client, context, message, sent),
+            *translated_faults(client, context, message),
+        )
     )
     findings.verdicts.append(Verdict(Law.SERVED, _first_few(served)))
     if any(type(block) is ToolUseBlock for block in message.content):

@@ -1,5 +1,6 @@
 """The laws of the serving side: what a client reads of a recorded response, plain and streamed."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from metis.adapters import Adapter, Loss, RequestContext
 from metis.canonical.blocks import (
+    ArtifactBlock,
     InvalidInput,
     OpaqueBlock,
     TextBlock,
@@ -19,9 +21,19 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
 from metis.streaming import MessageComplete, MessageStart, StreamError, StreamEvent
 from metis.verify.json_differences import differences
-from metis.wire.original_form import provider_tool_ids, response_events
+from metis.wire.original_form import provider_tool_ids, response_events, write_sorted
 
 _METADATA = ("stop_reason", "usage", "response_id", "model", "status")
+_COUNTS = (
+    "prompt_tokens",
+    "output_tokens",
+    "cached_input_tokens",
+    "cache_creation_input_tokens",
+    "reasoning_output_tokens",
+    "reported_cost_usd",
+    "server_tool_requests",
+    "service_tier",
+)
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _CUT_ARGUMENTS = '{"cut_off": "in the mid'
@@ -105,10 +117,9 @@ def served_faults(
         if message.metadata.status is MessageStatus.COMPLETE:
             yield f"to {adapter.name}: the stream ended with {end.type}"
         return
-    if message.metadata.status is not MessageStatus.COMPLETE:
-        return  # a response that runs in the background is not streamed
     first, second = _summary(read), _summary(end.message)
-    lost = {loss.block_type for loss in (*plain.losses, *losses)}
+    # What only one of both cannot hold may differ; what both have lost is in neither.
+    lost = {kind for kind, _ in _places(plain.losses) ^ _places(losses)}
     # Some hosts name another id at the end; what was sent at the start cannot be taken back.
     if isinstance(events[0], MessageStart):
         is_same_id = events[0].response_id == message.metadata.response_id
@@ -121,6 +132,63 @@ def served_faults(
             )
 
 
+def translated_faults(adapter: Adapter, context: RequestContext, message: Message) -> Iterator[str]:
+    """Yield what a client does not read of a response, although no loss says so."""
+    try:
+        served = adapter.encode_response(message, context)
+        read = adapter.from_wire_response(served.body, context)
+    except MetisError as error:
+        if message.metadata.status is MessageStatus.COMPLETE:
+            yield f"to {adapter.name}: {error}"
+        return
+    lost = Counter(loss.block_type for loss in served.losses)
+    sent, received = _contents(message), _contents(read)
+    for name, values in sent.items():
+        # Each loss stands for one part of its kind.
+        missing = [value for value in values if value not in received[name]]
+        if len(missing) > lost[name]:
+            yield f"to {adapter.name}: {name} is lost without a word: {_short(missing[0])}"
+    paths = {loss.path for loss in served.losses}
+    before, after = message.metadata, read.metadata
+    for name in _COUNTS:
+        counts = [getattr(each.usage, name, None) for each in (before, after)]
+        if counts[0] and counts[0] != counts[1] and f"$.metadata.usage.{name}" not in paths:
+            yield f"to {adapter.name}: usage.{name}: was {counts[0]}, is {counts[1]}"
+    is_same = before.stop_reason in (after.stop_reason, None, StopReason.UNKNOWN)
+    is_failed = before.status is not MessageStatus.COMPLETE
+    is_reported = lost["tool_use"] > 0 or "$.metadata.stop_reason" in paths
+    if not (is_same or is_failed or is_reported):
+        yield f"to {adapter.name}: stop_reason: was {before.stop_reason}, is {after.stop_reason}"
+
+
+def _contents(message: Message) -> dict[str, list[object]]:
+    """Return the parts of a response by the kind that losses name; texts without blanks."""
+    content = message.content
+    texts = "".join(block.text for block in content if type(block) is TextBlock)
+    thinking = "".join(block.text for block in content if type(block) is ThinkingBlock)
+    return {
+        "text": ["".join(texts.split())],
+        "thinking": ["".join(thinking.split())],
+        "tool_use": [
+            (block.name, write_sorted(block.input))
+            for block in content
+            if type(block) is ToolUseBlock
+        ],
+        "artifact": [block.source.data for block in content if type(block) is ArtifactBlock],
+        "citation": [
+            # Kinds have other names in other protocols.
+            citation.url or "without a page"
+            for block in content
+            if type(block) is TextBlock
+            for citation in block.citations
+        ],
+    }
+
+
+def _places(losses: Sequence[Loss]) -> set[tuple[str, str]]:
+    return {(loss.block_type, loss.path) for loss in losses}
+
+
 def _summary(message: Message) -> dict[str, object]:
     """Return what a client reads of a message, by the kind of blocks."""
     content, metadata = message.content, message.metadata
@@ -129,7 +197,11 @@ def _summary(message: Message) -> dict[str, object]:
     wire_ids = provider_tool_ids(message)
     return {
         "text": "".join(block.text for block in texts),
-        "citation": sum(len(block.citations) for block in texts),
+        "citation": [
+            citation.raw or (citation.kind, citation.url, citation.title)
+            for block in texts
+            for citation in block.citations
+        ],
         "thinking": [
             (block.text, block.signature) for block in content if type(block) is ThinkingBlock
         ],

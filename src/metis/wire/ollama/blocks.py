@@ -227,9 +227,15 @@ def encode_assistant(
         for block in content
         if isinstance(block, ToolUseBlock)
     ]
+    images = [
+        block.source.data
+        for block in content
+        if isinstance(block, ArtifactBlock) and block.source.kind == "base64"
+    ]
     return ChatMessage(
         role="assistant",
         content=join_response_text(content),
+        images=images or UNSET,
         thinking=thinking or UNSET,
         tool_calls=calls or UNSET,
     )

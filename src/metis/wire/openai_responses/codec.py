@@ -9,6 +9,7 @@ from metis.wire.openai_responses.fast import (
     decode_request,
 )
 from metis.wire.openai_responses.items import encode_foreign_citation
+from metis.wire.openai_responses.message_forms import unmapped_keys
 from metis.wire.openai_responses.options import (
     COMMON_KEYS,
     OUTPUT_FORMAT,
@@ -44,5 +45,6 @@ CODEC = Codec(
     stream_citations="all",
     has_sealed_thinking=True,
     has_generated_images=True,
+    unmapped_paths=unmapped_keys,
 )
 """OpenAI Responses, both directions."""

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from metis.canonical.blocks import ContentBlock, TextBlock
-from metis.wire.original_form import aligned
+from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
+from metis.canonical.message import Message
+from metis.wire.json_access import maybe_object
+from metis.wire.openai_responses.blocks import PROTOCOL
+from metis.wire.original_form import aligned, is_meaningful, original_form_of
 
 MessageForm = Mapping[str, Any]
 """The original form of one output message."""
@@ -112,3 +115,33 @@ def _fits_counts(content: Sequence[ContentBlock], counts: Sequence[int]) -> bool
         else:
             return False
     return not remaining and not missing_texts
+
+
+_ITEM_KEYS = frozenset({"arguments", "id", "input", "role", "status", "type", "wire"})
+"""Keys of items that blocks stand for, or that mean nothing outside of the protocol."""
+_CALL_KEYS = frozenset({"action", "call_id", "name", "operation"})
+"""Keys of calls that the block of a call stands for."""
+
+
+def unmapped_keys(message: Message) -> Iterator[str]:
+    """Yield the paths of keys that only this protocol has, and that others will not receive."""
+    form = original_form_of(message, PROTOCOL)
+    for key, value in maybe_object(form.get("keys")).items():
+        if key not in _ITEM_KEYS and is_meaningful(key, value):
+            yield f"$.{key}"
+    texts = [index for index, block in enumerate(message.content) if type(block) is TextBlock]
+    place = 0
+    for message_form in form.get("texts") or ():
+        path = f"$.content[{texts[place]}]" if place < len(texts) else "$.content"
+        place += text_count(message_form)
+        keys = maybe_object(message_form.get("keys"))
+        yield from (f"{path}.{key}" for key in keys if key not in _ITEM_KEYS and keys[key])
+        parts = map(maybe_object, message_form.get("parts") or ())
+        if any(part.get("logprobs") for part in parts):
+            yield f"{path}.logprobs"
+    calls = maybe_object(form.get("calls"))
+    for index, block in enumerate(message.content):
+        call = maybe_object(calls.get(block.id)) if type(block) is ToolUseBlock else {}
+        for key, value in {**maybe_object(call.get("wire")), **call}.items():
+            if key not in _ITEM_KEYS | _CALL_KEYS and is_meaningful(key, value):
+                yield f"$.content[{index}].{key}"

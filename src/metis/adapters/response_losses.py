@@ -1,0 +1,254 @@
+"""What a response says that clients of another protocol do not read: keys, counts, stop reasons.
+
+Keys that the canonical form has a field for are listed for each protocol; every other key of a
+response is a loss. Whether a protocol can state a count or a stop reason is not listed but tried
+out: a response with it is written and read again, once per process.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from metis.adapters.codecs import CODECS
+from metis.canonical.blocks import TextBlock, ToolUseBlock
+from metis.canonical.errors import MetisError
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
+from metis.wire.call import UNPRICED, RequestContext
+from metis.wire.json_access import maybe_list, maybe_object
+from metis.wire.original_form import is_meaningful
+
+
+class UnreadKey(NamedTuple):
+    """A part of a response that the client does not read, and why."""
+
+    path: str
+    reason: str
+
+
+_CHAT_USAGE = frozenset(
+    {
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "prompt_tokens_details",
+        "completion_tokens_details",
+        "prompt_cache_hit_tokens",
+        "prompt_cache_miss_tokens",
+        "num_cached_tokens",
+        "cached_tokens",
+        "cost",
+        "server_tool_use",
+        "server_tool_use_details",
+    }
+)
+_CONVERSE_USAGE = frozenset(
+    {
+        "inputTokens",
+        "outputTokens",
+        "totalTokens",
+        "cacheReadInputTokens",
+        "cacheWriteInputTokens",
+        "cacheReadInputTokenCount",
+        "cacheWriteInputTokenCount",
+        "cacheDetails",
+        "serverToolUsage",
+    }
+)
+_RESPONSES_KEYS = frozenset(
+    {
+        *("id", "object", "created_at", "status", "model", "output", "usage", "service_tier"),
+        *("incomplete_details", "error"),
+        # What the request has said, and a response repeats.
+        *("background", "frequency_penalty", "instructions", "max_output_tokens", "metadata"),
+        *("max_tool_calls", "parallel_tool_calls", "presence_penalty", "previous_response_id"),
+        *("prompt", "prompt_cache_key", "prompt_cache_retention", "reasoning", "store"),
+        *("safety_identifier", "temperature", "text", "tool_choice", "tools", "top_logprobs"),
+        *("top_p", "truncation", "user"),
+    }
+)
+_MAPPED_KEYS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    "anthropic": {
+        "": frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage"}),
+        "usage": frozenset(
+            {
+                "input_tokens",
+                "output_tokens",
+                "cache_creation_input_tokens",
+                "cache_read_input_tokens",
+                "cache_creation",
+                "service_tier",
+                "server_tool_use",
+            }
+        ),
+    },
+    "bedrock_converse": {
+        "": frozenset({"output", "stopReason", "usage", "serviceTier"}),
+        "usage": _CONVERSE_USAGE,
+    },
+    "gemini": {
+        "": frozenset({"candidates", "modelVersion", "responseId", "usageMetadata"}),
+        "candidates": frozenset({"content", "finishReason", "index"}),
+        "usageMetadata": frozenset(
+            {
+                "promptTokenCount",
+                "totalTokenCount",
+                "candidatesTokenCount",
+                "thoughtsTokenCount",
+                "cachedContentTokenCount",
+                "toolUsePromptTokenCount",
+                "serviceTier",
+            }
+        ),
+    },
+    "ollama": {
+        "": frozenset(
+            {
+                *("created_at", "done", "done_reason", "eval_count", "message", "model"),
+                *("prompt_eval_count", "response", "thinking"),
+            }
+        ),
+    },
+    "openai_chat": {
+        "": frozenset({"id", "object", "created", "model", "choices", "usage", "service_tier"}),
+        "choices": frozenset({"index", "message", "finish_reason"}),
+        "usage": _CHAT_USAGE,
+    },
+    "openai_responses": {
+        "": _RESPONSES_KEYS,
+        "usage": frozenset(
+            {
+                *("input_tokens", "input_tokens_details", "output_tokens", "total_tokens", "cost"),
+                "output_tokens_details",
+            }
+        ),
+    },
+}
+"""The keys of responses that blocks and metadata stand for, by the object that holds them."""
+
+
+def unread_keys(message: Message, protocol: str | None) -> Iterator[UnreadKey]:
+    """Yield the keys of a response that only its host has; those of `protocol` can be read."""
+    for source, form in (message.metadata.provider_raw or {}).items():
+        if source == protocol or source not in CODECS:
+            continue
+        reason = f"the key exists at {message.metadata.provider or source} only"
+        for path in CODECS[source].unmapped_paths(message):
+            yield UnreadKey(path, reason)
+        body = maybe_object(maybe_object(form).get("response"))
+        for path in _unmapped(body, _MAPPED_KEYS[source]):
+            yield UnreadKey(path, reason)
+
+
+def _unmapped(body: Mapping[str, Any], mapped: Mapping[str, frozenset[str]]) -> Iterator[str]:
+    for key, value in body.items():
+        name = _camel_if(key, mapped[""])
+        if name not in mapped[""]:
+            if is_meaningful(key, value):
+                yield f"$.{key}"
+            continue
+        if name not in mapped:
+            continue
+        listed = maybe_list(value) if isinstance(value, list) else None
+        for index, item in enumerate([value] if listed is None else listed):
+            path = f"$.{key}" if listed is None else f"$.{key}[{index}]"
+            if index:
+                yield path  # an alternative to the first, which is the answer
+                continue
+            for inner, part in maybe_object(item).items():
+                is_mapped = _camel_if(inner, mapped[name]) in mapped[name]
+                if not is_mapped and is_meaningful(inner, part):
+                    yield f"{path}.{inner}"
+
+
+def _camel_if(key: str, names: frozenset[str]) -> str:
+    """Return a key in the spelling of a list of names: Gemini's servers accept both."""
+    if key in names or "_" not in key:
+        return key
+    first, *others = key.split("_")
+    camel = first + "".join(map(str.capitalize, others))
+    return camel if camel in names else key
+
+
+_FULL_USAGE: Final = Usage(
+    input_tokens=100,
+    output_tokens=50,
+    cached_input_tokens=20,
+    cache_creation_input_tokens=10,
+    cache_creation_1h_input_tokens=5,
+    reasoning_output_tokens=7,
+    reported_cost_usd=Decimal("0.5"),
+    server_tool_requests={"web_search": 2},
+    service_tier="priority",
+    cost_usd=Decimal(0),
+    pricing_version=UNPRICED,
+    latency_ms=0,
+)
+_COUNTS = (
+    "cached_input_tokens",
+    "cache_creation_input_tokens",
+    "cache_creation_1h_input_tokens",
+    "reasoning_output_tokens",
+    "reported_cost_usd",
+    "server_tool_requests",
+    "service_tier",
+)
+"""The fields of a usage that not every protocol has."""
+
+
+def unread_metadata(message: Message, protocol: str) -> Iterator[UnreadKey]:
+    """Yield what the usage and the stop reason of a response say, and the protocol cannot."""
+    metadata = message.metadata
+    if metadata.usage is not None:
+        for name in unstated_counts(protocol):
+            if getattr(metadata.usage, name):
+                reason = f"responses of {protocol} do not state it"
+                yield UnreadKey(f"$.metadata.usage.{name}", reason)
+    reason = metadata.stop_reason
+    if reason is not None and metadata.status is MessageStatus.COMPLETE:
+        has_calls = any(type(block) is ToolUseBlock for block in message.content)
+        stated = stated_reason(protocol, reason, has_calls=has_calls)
+        is_unknown = reason is StopReason.UNKNOWN and stated is None
+        if stated is not reason and not is_unknown:
+            yield UnreadKey("$.metadata.stop_reason", f"{reason} is stated as {stated}")
+
+
+@cache
+def unstated_counts(protocol: str) -> tuple[str, ...]:
+    """Return the fields of a usage that responses of a protocol do not state."""
+    metadata = MessageMetadata(usage=_FULL_USAGE, stop_reason=StopReason.END_TURN)
+    read = _read_again(protocol, _response((TextBlock("x"),), metadata))
+    usage = read and read.metadata.usage
+    return tuple(
+        name for name in _COUNTS if getattr(usage, name, None) != getattr(_FULL_USAGE, name)
+    )
+
+
+@cache
+def stated_reason(protocol: str, reason: StopReason, *, has_calls: bool) -> StopReason | None:
+    """Return the stop reason that a client reads of one; None if it reads a failed response."""
+    call = ToolUseBlock("tu_00000000000000000000000000", "f", {})
+    content = (call,) if has_calls else (TextBlock("x"),)
+    read = _read_again(protocol, _response(content, MessageMetadata(stop_reason=reason)))
+    return None if read is None else read.metadata.stop_reason
+
+
+def _response(content: tuple[TextBlock | ToolUseBlock, ...], metadata: MessageMetadata) -> Message:
+    return Message(
+        id="0" * 26,
+        session_id="s",
+        role=Role.ASSISTANT,
+        content=content,
+        metadata=metadata,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def _read_again(protocol: str, message: Message) -> Message | None:
+    codec, context = CODECS[protocol], RequestContext(session_id="s", model="m")
+    try:
+        return codec.decode_response(codec.encode_response(message, context), context)
+    except MetisError:  # a response that counts as failed
+        return None
