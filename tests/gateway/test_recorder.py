@@ -284,6 +284,24 @@ async def test_another_result_of_a_call_is_a_branch(
         assert await store.check() == []
 
 
+async def test_a_result_comes_after_a_restart_that_aborted_its_call(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/metis.db"
+    answer = assistant("look", toolu_1="ls")
+    async with open_store(url) as store, recording(store) as recorder:
+        first = await Client(recorder, tools=TOOLS).send([user("go")], answer)
+    async with open_store(url) as store:
+        assert store.recoveries
+        async with recording(store) as recorder:
+            client = Client(recorder, tools=TOOLS)
+            history = [user("go"), answer, results(toolu_1="a")]
+            second = await client.send(history, assistant("done"))
+            await client.send([*history, assistant("done"), user("more")], assistant("end"))
+        assert second.session_id == first.session_id
+        path = (await threads_of(store, first.session_id)).path()
+        assert texts(path) == ["go", "look", "tool", "done", "more", "end"]
+        assert await store.check() == []
+
+
 async def test_session_headers_join_and_sub_agents_become_children(store: Store) -> None:
     headers = {"x-claude-code-session-id": "11111111-2222-3333-4444-555555555555"}
     async with recording(store) as recorder:

@@ -2,7 +2,8 @@
 
 Histories are compared by digests. A digest covers what every client sends back unchanged: roles,
 texts, calls and results. It does not cover what clients drop or rewrite between two requests:
-system prompts, thinking, cache marks, ids of calls, and how a text is divided into blocks.
+system prompts, thinking, generated media, cache marks, ids of calls, white space, and how a text is
+divided into blocks.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from metis.canonical.blocks import (
+    ArtifactBlock,
     ContentBlock,
     OpaqueBlock,
     RedactedThinkingBlock,
@@ -74,6 +76,8 @@ _SIDE_CALL = re.compile(
 )
 _SIDE_PROMPT_LENGTH = 6000
 _PROBE_TOKENS = 1
+_LEFT_OUT = (ThinkingBlock, RedactedThinkingBlock, OpaqueBlock, UnknownBlock, ArtifactBlock)
+"""What clients drop from a response, or cannot send back: thinking, foreign parts, media."""
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -205,7 +209,7 @@ class Chain(Struct):
 
     def _add_block(self, role: Role, block: ContentBlock) -> None:
         update = self.hasher.update
-        if isinstance(block, ThinkingBlock | RedactedThinkingBlock | OpaqueBlock | UnknownBlock):
+        if isinstance(block, _LEFT_OUT):
             return
         if isinstance(block, TextBlock) and not block.text.strip():
             return

@@ -254,6 +254,7 @@ class Recorder:
 
     def _hold(self, exchange: Exchange) -> None:
         """Hold an exchange for look-ups; those beyond the limits are forgotten."""
+        exchange.request, exchange.request_body = None, b""  # a record does not show it
         recent = self._recent
         if len(recent) == RECENT:
             self._recent_bytes -= _size(recent[0])
