@@ -46,6 +46,7 @@ def test_what_holds_is_counted(tmp_path: Path) -> None:
         "  ✓ served responses         2 of 2",
         "  ✓ edits                    4 of 4",
         "  ✓ stable bytes             2 of 2",
+        "  ✓ ranges and limits        2 of 2",
     ]
 
 

@@ -17,6 +17,7 @@ from metis.canonical.message import Message, Role
 from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEvent
 from metis.verify.edits import edit_faults
 from metis.verify.json_differences import differences
+from metis.verify.limits import error_faults, limit_faults
 from metis.verify.recordings import PROTOCOL_NAMES, SYNTHETIC, Recording, adapter_for
 from metis.verify.seals import conversation_with, seal_faults, seals_of
 from metis.verify.served import (
@@ -58,12 +59,25 @@ class Law(StrEnum):
     """Clients of other protocols get seals in envelopes only, and bring them back unchanged."""
     STABLE = "stable bytes"
     """For every provider the request gives the same bytes each time, and extends shorter ones."""
+    LIMITS = "ranges and limits"
+    """Every other provider receives options within its ranges, or a typed refusal comes first."""
+    ERRORS = "errors"
+    """Clients of every protocol read an error as the same class, with its text."""
     ECHO = "echo"
     """A response that we would send back and the one that a client did are the same message."""
 
 
 SERVING_LAWS = frozenset(
-    {Law.WRITTEN, Law.SERVED, Law.BROKEN_CALLS, Law.EDITS, Law.SEALS, Law.STABLE}
+    {
+        Law.WRITTEN,
+        Law.SERVED,
+        Law.BROKEN_CALLS,
+        Law.EDITS,
+        Law.SEALS,
+        Law.STABLE,
+        Law.LIMITS,
+        Law.ERRORS,
+    }
 )
 """The laws of a gateway: what clients read, and what other providers receive of them."""
 
@@ -130,6 +144,8 @@ def _check_request(
     findings.verdicts.append(Verdict(Law.EDITS, _first_few(edited)))
     stable = stable_faults(adapter, body, _clients())
     findings.verdicts.append(Verdict(Law.STABLE, _first_few(stable)))
+    limits = limit_faults(adapter, request, _clients())
+    findings.verdicts.append(Verdict(Law.LIMITS, _first_few(limits)))
 
 
 def _check_response(
@@ -141,6 +157,8 @@ def _check_response(
             findings.response = adapter.from_wire_response(body, context)
         except ProviderError as error:
             findings.notes.append(f"answered with an error: {error}")
+            faults = _first_few(error_faults(error, _clients()))
+            findings.verdicts.append(Verdict(Law.ERRORS, faults))
             return
         stored = decode(encode(findings.response))
         again = _decode(adapter.to_wire_response(stored, context))
