@@ -44,12 +44,20 @@ def show(source: str, store: str | None) -> int:
 @STORE
 @click.option("--limit", default=100, show_default=True, help="Maximum number of sessions.")
 @click.option("--here", "is_here", is_flag=True, help="Only sessions of this directory.")
+@click.option("--all", "everywhere", is_flag=True, help="Also those of other programs here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def sessions(store: str | None, limit: int, *, is_here: bool, as_json: bool) -> int:
+def sessions(
+    store: str | None, limit: int, *, is_here: bool, everywhere: bool, as_json: bool
+) -> int:
     """List conversations, newest first, with title, model and cost.
 
-    In a pipe each line begins with the full id.
+    In a pipe each line begins with the full id. With --all it lists the sessions of Claude Code,
+    Codex and other programs as well; `metis import` reads them.
     """
+    if everywhere:
+        from metis.cli.program_sessions import print_all_sessions
+
+        return print_all_sessions(store, limit, is_here=is_here, as_json=as_json)
     from metis.cli.sessions import print_sessions
 
     return print_sessions(store, limit, is_here=is_here, as_json=as_json)
@@ -95,9 +103,16 @@ def search(words: tuple[str, ...], store: str | None, session: str | None, limit
     "sharegpt; or a program, such as claude-code or codex.",
 )
 @click.option("-o", "--output", "target", type=click.File("wb"), default="-", help="Output file.")
+@click.option("--share", is_flag=True, help="Remove keys, mail addresses and home directories.")
 @click.option("--json", "as_json", is_flag=True, help="Print the path and the losses as JSON.")
-def export(
-    session_id: str, store: str | None, form: str, target: IO[bytes], *, as_json: bool
+def export(  # noqa: PLR0913 - one parameter an option
+    session_id: str,
+    store: str | None,
+    form: str,
+    target: IO[bytes],
+    *,
+    share: bool,
+    as_json: bool,
 ) -> int:
     """Export a session: JSONL (can be re-imported), Markdown, HTML, or for another program.
 
@@ -105,11 +120,11 @@ def export(
     """
     from metis.cli.transfer import write_export
 
-    return write_export(store, session_id, form, target, as_json=as_json)
+    return write_export(store, session_id, form, target, share=share, as_json=as_json)
 
 
 @click.command(name="import")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
 @STORE
 @click.option(
     "--format",
@@ -119,19 +134,30 @@ def export(
     help="Format of the files; default: recognised from their content.",
 )
 @click.option("--new-ids", is_flag=True, help="Import a copy beside a session of the same id.")
+@click.option("--watch", is_flag=True, help="Go on, and add what the programs write.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each session.")
-def import_session(
-    paths: tuple[str, ...], store: str | None, form: str | None, *, new_ids: bool, as_json: bool
+def import_session(  # noqa: PLR0913 - one parameter an option
+    paths: tuple[str, ...],
+    store: str | None,
+    form: str | None,
+    *,
+    new_ids: bool,
+    watch: bool,
+    as_json: bool,
 ) -> int:
     """Import sessions from files or directories, and print their ids.
 
     Reads what `metis export` wrote, and the session files of other programs: Claude Code, Codex and
-    more. Importing a file again adds only what is new. What has no place in a session is listed on
-    standard error.
+    more. Without PATH it offers the sessions on this machine. Importing a file again adds only what
+    is new. What has no place in a session is listed on standard error.
     """
     from metis.cli.transfer import read_import
 
-    return read_import(store, paths, form=form, new_ids=new_ids, as_json=as_json)
+    if not paths:
+        from metis.cli.program_sessions import choose_files
+
+        paths = tuple(choose_files())
+    return read_import(store, paths, form=form, new_ids=new_ids, watch=watch, as_json=as_json)
 
 
 @click.command()

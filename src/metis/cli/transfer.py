@@ -1,11 +1,13 @@
 """`metis export` and `metis import`: sessions as files, for metis and for other programs."""
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+import click
 import msgspec
 
 from metis import interchange
@@ -16,6 +18,7 @@ from metis.cli.render import loss_line, message_numbers
 from metis.cli.stored_sessions import find_session, on_store
 from metis.cli.text import count
 from metis.interchange.export import Conversation, ExportedFile
+from metis.interchange.redaction import Redacted, redact
 from metis.interchange.registry import detect_format, session_format, session_formats
 from metis.interchange.session_draft import ForeignSession
 from metis.interchange.session_export import write_session
@@ -35,6 +38,7 @@ METIS_FORMATS = frozenset({JSONL, "metis"})
 
 _IGNORED_DIRECTORIES = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 _MAX_FILES = 1_000_000
+_WATCH_INTERVAL_S = 1.0
 
 
 def export_formats() -> tuple[str, ...]:
@@ -44,18 +48,32 @@ def export_formats() -> tuple[str, ...]:
 
 
 @on_store(recover=False)
-async def write_export(
-    store: Store, session_name: str, form: str, target: IO[bytes], *, as_json: bool = False
+async def write_export(  # noqa: PLR0913 - the options of the command
+    store: Store,
+    session_name: str,
+    form: str,
+    target: IO[bytes],
+    *,
+    share: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Write a session in a format; each loss is a line on standard error."""
     record = await find_session(store, session_name)
     exported = await export_session(store, record, form)
-    write_file(target, exported.data)
+    data, redacted = exported.data, list[Redacted]()
+    if share:
+        data, redacted = redact(data, [os.environ.get("HOME", "")])
+    write_file(target, data)
     if as_json:
         path = getattr(target, "name", "-")
         facts = {"path": "-" if path == "<stdout>" else str(path)}
-        echo_json(msgspec.json.encode(facts | {"losses": exported.losses}), err=path == "<stdout>")
+        report: dict[str, object] = {**facts, "losses": exported.losses}
+        if share:
+            report["redacted"] = redacted
+        echo_json(msgspec.json.encode(report), err=path == "<stdout>")
         return 0
+    for one in redacted:
+        echo(f"removed: {one.kind}, {count(one.count, 'time')}, line {one.first_line}", err=True)
     # The losses name messages by id; people count them.
     numbers = message_numbers(await store.messages(record.id))
     for loss in exported.losses:
@@ -106,12 +124,40 @@ class ImportReport(msgspec.Struct, frozen=True):
 
 
 @on_store(recover=True)
-async def read_import(
-    store: Store, paths: Sequence[str], *, form: str | None, new_ids: bool, as_json: bool = False
+async def read_import(  # noqa: PLR0913 - the options of the command
+    store: Store,
+    paths: Sequence[str],
+    *,
+    form: str | None,
+    new_ids: bool,
+    watch: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Store the sessions of files and directories; print an id, or a line of JSON, for each."""
+    if watch and "-" in paths:
+        raise click.UsageError("--watch follows files; standard input is read once")
+    seen: dict[str, tuple[int, int]] = {}
+    exit_code = await _import_changed(store, paths, form, new_ids, seen, as_json=as_json)
+    while watch:
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+        exit_code = await _import_changed(store, paths, form, new_ids, seen, as_json=as_json)
+    return exit_code
+
+
+async def _import_changed(  # noqa: PLR0913 - the options of the command
+    store: Store,
+    paths: Sequence[str],
+    form: str | None,
+    new_ids: bool,  # noqa: FBT001 - handed on
+    seen: dict[str, tuple[int, int]],
+    *,
+    as_json: bool,
+) -> int:
+    """Store the files that have changed since they were seen last."""
     exit_code = 0
     for source, is_named in _sources(paths):
+        if not source.has_changed(seen):
+            continue
         try:
             reports = import_source(store, source, form=form, new_ids=new_ids, is_named=is_named)
             async for report in reports:
@@ -179,7 +225,7 @@ async def _import(store: Store, session: ForeignSession, source: Source) -> Impo
     return ImportReport(
         session=imported.record.id,
         format=session.format,
-        messages=len(session.messages()),
+        messages=session.message_count,
         losses=session.losses,
         path=source.name,
         added=imported.added,

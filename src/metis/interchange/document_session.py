@@ -59,7 +59,7 @@ class DocumentSession(SessionFormat):
         mapping = IdMapping(draft.session_id, new_ids, {}, new_ids)
         for index, entry in enumerate(loaded.entries):
             mapped = mapping.map_entry(entry, 0)
-            draft.entries.append(self._with_key(mapped, index))  # pyright: ignore[reportArgumentType] - loaded entries are known ones
+            draft.add_stored(self._with_key(mapped, index))  # pyright: ignore[reportArgumentType] - loaded entries are known ones
         yield draft.session()
 
     def _with_key(self, entry: KnownEntry, index: int) -> KnownEntry:

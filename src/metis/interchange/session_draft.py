@@ -5,9 +5,10 @@ same ids. Nothing in a file is an error: what has no meaning is stored as it is 
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +23,14 @@ from metis.catalog.cost import price
 from metis.interchange.conversion import ConversionContext, orphan_result_content
 from metis.interchange.source import ForeignRecord
 from metis.projection.loss import Change, Loss
-from metis.store.entries import KnownEntry, MessageEntry, SidecarEntry, entry_of
+from metis.store.entries import (
+    KnownEntry,
+    MessageEntry,
+    SidecarEntry,
+    decode_entry,
+    encode_entry,
+    entry_of,
+)
 from metis.wire.call import RequestContext
 from metis.wire.json_access import Wire, maybe_object
 from metis.wire.original_form import provider_tool_ids
@@ -44,6 +52,56 @@ class NamedFormat:
     """The name under which messages store what only this program needs."""
 
 
+class EntryList(Sequence[KnownEntry]):
+    """Entries as packed JSON, decoded when they are used: a long session fits into memory once.
+
+    As objects, with what its records differ in, a session takes five times the size of its file.
+    """
+
+    def __init__(self, entries: Iterable[KnownEntry] = ()) -> None:
+        self._encoded = [_packed(entry) for entry in entries]
+
+    def append(self, entry: KnownEntry) -> None:
+        """Add an entry."""
+        self._encoded.append(_packed(entry))
+
+    def extend(self, entries: Iterable[KnownEntry]) -> None:
+        """Add entries."""
+        self._encoded.extend(map(_packed, entries))
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    @overload
+    def __getitem__(self, index: int) -> KnownEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> "EntryList": ...
+    def __getitem__(self, index: int | slice) -> "KnownEntry | EntryList":
+        if isinstance(index, int):
+            return _decoded(self._encoded[index])
+        part = EntryList()
+        part._encoded = self._encoded[index]
+        return part
+
+    def __iter__(self) -> Iterator[KnownEntry]:
+        return map(_decoded, self._encoded)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EntryList) and self._encoded == other._encoded
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._encoded))
+
+
+def _packed(entry: KnownEntry) -> bytes:
+    # The lowest level halves the memory and costs less than decoding.
+    return zlib.compress(encode_entry(entry), 1)
+
+
+def _decoded(data: bytes) -> KnownEntry:
+    return cast("KnownEntry", decode_entry(zlib.decompress(data)))
+
+
 class ForeignSession(Struct):
     """A session of another program, ready to be stored."""
 
@@ -51,8 +109,13 @@ class ForeignSession(Struct):
     foreign_id: str
     format: str
     system: str
-    entries: list[KnownEntry]
+    entries: EntryList
     losses: list[Loss]
+    created_at: datetime = EPOCH
+    updated_at: datetime = EPOCH
+    model: str | None = None
+    """The model of the last response."""
+    message_count: int = 0
     cwd: str = ""
     title: str = ""
     version: str = ""
@@ -72,7 +135,11 @@ class SessionDraft:
         self.form = form
         self.foreign_id = foreign_id
         self.session_id = imported_session_id(form.system, foreign_id)
-        self.entries: list[KnownEntry] = []
+        self.entries = EntryList()
+        self._created_at: datetime | None = None
+        self._updated_at = EPOCH
+        self._model: str | None = None
+        self._message_count = 0
         self.losses: list[Loss] = []
         self.cwd = self.title = self.version = ""
         self.wire_ids: dict[str, str] = {}
@@ -188,7 +255,7 @@ class SessionDraft:
             reason = f"not a valid message ({problems[0].text}); left out"
             self.add_loss("message", reason, message_id=added.id, path=problems[0].path)
             return
-        self.entries.append(added)
+        self._store([added])
 
     def add_unit(
         self,
@@ -213,27 +280,40 @@ class SessionDraft:
             for record in records:
                 self.keep(record, reason=f"not a valid message: {fault}")
             return False
-        self.entries += stored
+        self._store(stored)
         return True
+
+    def add_stored(self, entry: KnownEntry) -> None:
+        """Add an entry that another reader has checked."""
+        self._store([entry])
+
+    def _store(self, entries: Sequence[KnownEntry]) -> None:
+        for entry in entries:
+            moment = entry.created_at
+            self._created_at = min(self._created_at or moment, moment)
+            self._updated_at = max(self._updated_at, moment)
+            if isinstance(entry, MessageEntry):
+                self._message_count += 1
+                self._model = entry.message.metadata.model or self._model
+        self.entries.extend(entries)
 
     def keep(self, record: ForeignRecord, kind: str = "", reason: str = "") -> None:
         """Store a record as it is; with a reason it is also reported."""
         kind = kind or _record_type(record)
         if record.raw:
-            self.entries.append(
-                SidecarEntry(
-                    id=self.next_id(),
-                    session_id=self.session_id,
-                    created_at=self._last_time,
-                    kind=RECORD_KIND,
-                    data={
-                        "system": self.form.system,
-                        "at": record.at,
-                        "type": kind,
-                        "raw": record.raw.decode("utf-8", "backslashreplace"),
-                    },
-                )
+            entry = SidecarEntry(
+                id=self.next_id(),
+                session_id=self.session_id,
+                created_at=self._last_time,
+                kind=RECORD_KIND,
+                data={
+                    "system": self.form.system,
+                    "at": record.at,
+                    "type": kind,
+                    "raw": record.raw.decode("utf-8", "backslashreplace"),
+                },
             )
+            self._store([entry])
         if reason:
             self.add_loss(kind, reason, at=record.at)
 
@@ -290,6 +370,10 @@ class SessionDraft:
             system=self.form.system,
             entries=self.entries,
             losses=self.losses,
+            created_at=self._created_at or self._last_time,
+            updated_at=max(self._updated_at, self._created_at or self._last_time),
+            model=self._model,
+            message_count=self._message_count,
             cwd=self.cwd,
             title=self.title,
             version=self.version,

@@ -1,7 +1,6 @@
 """Import: stores sessions of other programs, and only what is new of those stored already."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -12,7 +11,7 @@ from metis.canonical.ids import is_ulid, new_tool_use_id, new_ulid_after
 from metis.canonical.message import SCHEMA_VERSION, Message
 from metis.canonical.metadata import Usage
 from metis.interchange.handoff_links import HandoffLink, HandoffLinks
-from metis.interchange.session_draft import ForeignSession, call_wire_ids, entry_key
+from metis.interchange.session_draft import EntryList, ForeignSession, call_wire_ids, entry_key
 from metis.store import SessionRecord, Store
 from metis.store.entries import (
     AnyEntry,
@@ -85,7 +84,7 @@ async def import_session(
     if is_new:
         await store.restore_session(record)
     elif plan.added:
-        newest = max((record.updated_at, *(entry.created_at for entry in session.entries)))
+        newest = max(record.updated_at, session.updated_at)
         await store.restore_session(replace(record, updated_at=newest))
     return ImportedSession(record, plan.added)
 
@@ -101,15 +100,13 @@ async def _stored_session(
 
 
 def _new_record(session: ForeignSession, workspace: str) -> SessionRecord:
-    times = [entry.created_at for entry in session.entries] or [_now()]
-    models = [message.metadata.model for message in session.messages() if message.metadata.model]
     return SessionRecord(
         id=session.session_id,
         workspace_path=session.cwd or workspace,
-        active_model=models[-1] if models else None,
+        active_model=session.model,
         schema_version=SCHEMA_VERSION,
-        created_at=min(times),
-        updated_at=max(times),
+        created_at=session.created_at,
+        updated_at=session.updated_at,
     )
 
 
@@ -126,7 +123,7 @@ class _Plan:
         self._grown_calls: set[str] = set()
         self._stored: dict[str, _Stored] = {}
         self._newest = ""
-        self._threads = Threads(history)
+        self._tip = Threads(history).tip
         for entry in history:
             if isinstance(entry, UnknownEntry):
                 continue
@@ -193,7 +190,7 @@ class _Plan:
     def last_entries(self) -> list[AnyEntry]:
         """Return the entry that makes the end of the conversation that of the program."""
         tip = self._ids.get(self._session.tip or "", self._session.tip)
-        if not self.added or tip is None or tip == self._threads.tip:
+        if not self.added or tip is None or tip == self._tip:
             return []
         last = self._session.entries[-1]
         return [
@@ -204,7 +201,11 @@ class _Plan:
 
     def _placed(self, entries: list[AnyEntry]) -> list[AnyEntry]:
         for entry in entries:
-            self._threads.add(entry)
+            if isinstance(entry, MessageEntry):
+                self._tip = entry.id
+            elif isinstance(entry, RetractionEntry):
+                # Its successor follows what it followed.
+                self._tip = self._previous
         return entries
 
     def _is_of_grown_call(self, message: Message) -> bool:
@@ -216,7 +217,7 @@ class _Plan:
             message = _with_tool_ids(message, self._tool_ids)
         new_id = message.id
         parents = tuple(self._ids.get(parent, parent) for parent in message.metadata.parents)
-        if not parents and self._previous is not None and self._previous != self._threads.tip:
+        if not parents and self._previous is not None and self._previous != self._tip:
             parents = (self._previous,)
         if new_id <= self._newest:
             # Others have continued the session here: this is another branch of it.
@@ -257,7 +258,7 @@ def _moved(session: ForeignSession, session_id: str) -> ForeignSession:
         for entry in entries
         if not isinstance(entry, UnknownEntry)
     ]
-    return replace(session, session_id=session_id, entries=moved)
+    return replace(session, session_id=session_id, entries=EntryList(moved))
 
 
 def _with_tool_ids(message: Message, tool_ids: Mapping[str, str]) -> Message:
@@ -285,7 +286,3 @@ def _difference(usage: Usage | None, before: Usage | None) -> Usage | None:
         return usage
     counts = {name: max(getattr(usage, name) - getattr(before, name), 0) for name in _COUNTS}
     return replace(usage, **counts)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

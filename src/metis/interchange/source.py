@@ -80,6 +80,19 @@ class Source:
         with self.path.open("rb") as file:
             yield _unpacked(file)
 
+    def has_changed(self, seen: dict[str, tuple[int, int]]) -> bool:
+        """Return whether size or time differ from those seen before, and note them."""
+        if self.path is None:
+            return True
+        try:
+            status = self.path.stat()
+        except OSError:
+            return True  # whoever reads it reports the error
+        current = status.st_size, status.st_mtime_ns
+        has_changed = seen.get(self.identity) != current
+        seen[self.identity] = current
+        return has_changed
+
     def sample(self) -> bytes:
         """Return the beginning of the file, enough to recognise its format."""
         if self._sample is None:

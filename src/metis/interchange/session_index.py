@@ -1,0 +1,164 @@
+"""Index: the sessions of every program on this machine; only changed files are read again."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from metis.interchange.programs import Environment, session_files
+from metis.interchange.source import Source, parse_record
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+
+_CHUNK = 1024 * 1024
+_HEAD_BYTES = 64 * 1024
+_MAX_RECORDS = 60
+_MAX_TITLE = 200
+# Texts that programs send for the user: the folder, rules, reminders.
+_NOT_A_PROMPT = ("<", "# AGENTS.md", "Caveat:", "[Request interrupted")
+_ID_KEYS = ("sessionId", "session_id", "sessionID", "id")
+
+
+class IndexedSession(Struct, frozen=True, kw_only=True):
+    """One session file: what a list shows of it, and when it is to be read again."""
+
+    program: str
+    format: str
+    path: str
+    size: int
+    changed_ns: int
+    id: str = ""
+    cwd: str = ""
+    title: str = ""
+    records: int = 0
+    """How many lines it has."""
+
+
+class SessionIndex:
+    """The index of a user, stored in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sessions: dict[str, IndexedSession] = {}
+        with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+            stored = msgspec.json.decode(path.read_bytes(), type=list[IndexedSession])
+            self._sessions = {session.path: session for session in stored}
+        self.read_count = 0
+        """How many files were read by the last update."""
+
+    def update(self, home: Path, environment: Environment) -> list[IndexedSession]:
+        """Return the sessions of all programs, newest first; only changed files are read."""
+        self.read_count = 0
+        current: dict[str, IndexedSession] = {}
+        for program, path in session_files(home, environment):
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            stored = self._sessions.get(str(path))
+            if stored is None or (stored.size, stored.changed_ns) != (
+                status.st_size,
+                status.st_mtime_ns,
+            ):
+                self.read_count += 1
+                stored = index_file(program.name, program.format, path, status)
+            current[str(path)] = stored
+        if current != self._sessions:
+            self._sessions = current
+            self._save()
+        return sorted(current.values(), key=lambda one: one.changed_ns, reverse=True)
+
+    def _save(self) -> None:
+        data = msgspec.json.encode(list(self._sessions.values()))
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with suppress(OSError):  # the index only saves time
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            draft.replace(self._path)
+
+
+def index_file(program: str, form: str, path: Path, status: os.stat_result) -> IndexedSession:
+    """Return what a list shows of a session file: its beginning is parsed, the rest counted."""
+    facts = _Facts()
+    records = 0
+    with suppress(OSError, ValueError), Source(path).open() as file:
+        head = file.read(_HEAD_BYTES)
+        facts.read(head)
+        records = head.count(b"\n")
+        while chunk := file.read(_CHUNK):
+            records += chunk.count(b"\n")
+    return IndexedSession(
+        program=program,
+        format=form,
+        path=str(path),
+        size=status.st_size,
+        changed_ns=status.st_mtime_ns,
+        id=facts.id or path.name.partition(".")[0],
+        cwd=facts.cwd,
+        title=facts.title,
+        records=records,
+    )
+
+
+class _Facts:
+    """Id, folder and first prompt of a session, from its first records."""
+
+    def __init__(self) -> None:
+        self.id = self.cwd = self.title = ""
+
+    def read(self, head: bytes) -> None:
+        for line in head.split(b"\n")[:_MAX_RECORDS]:
+            value = parse_record(0, line).value if line.strip() else None
+            for record in _records(value):
+                self._note(record)
+            if self.id and self.cwd and self.title:
+                return
+        if not self.id:  # one document instead of lines, perhaps cut off
+            for record in _records(parse_record(0, head).value):
+                self._note(record)
+
+    def _note(self, record: Wire) -> None:
+        for fields in (
+            maybe_object(record.get("payload")),
+            maybe_object(record.get("info")),
+            record,
+        ):
+            for key in ("cwd", "directory"):
+                self.cwd = self.cwd or maybe_text(fields.get(key)) or ""
+            is_message = "role" in fields or "parentUuid" in fields
+            for key in _ID_KEYS[:3] if is_message else _ID_KEYS:
+                self.id = self.id or maybe_text(fields.get(key)) or ""
+        self.title = self.title or _prompt(record)
+
+
+def _records(value: Any) -> Iterator[Wire]:
+    if isinstance(value, dict):
+        record = maybe_object(value)
+        yield record
+        for name in ("messages", "loglines"):
+            yield from map(maybe_object, maybe_list(record.get(name))[:_MAX_RECORDS])
+
+
+def _prompt(record: Wire) -> str:
+    """Return the first line of a record that is a prompt of the user; else an empty text."""
+    candidates: tuple[Mapping[str, Any], ...] = (
+        maybe_object(record.get("payload")),
+        maybe_object(record.get("message")),
+        record,
+    )
+    for fields in candidates:
+        if "user" not in (fields.get("role"), fields.get("type")):
+            continue
+        content = fields.get("content")
+        parts = [content] if isinstance(content, str) else maybe_list(content)
+        for part in parts:
+            text = part if isinstance(part, str) else maybe_text(maybe_object(part).get("text"))
+            line = (text or "").strip()
+            if line and not line.startswith(_NOT_A_PROMPT):
+                return line.splitlines()[0][:_MAX_TITLE]
+    return ""

@@ -1,0 +1,122 @@
+"""Sessions of every program on this machine: listed, offered, followed and shared."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from metis.cli import transfer
+from metis.cli.main import cli
+from metis.interchange.redaction import redact
+from metis.interchange.session_index import SessionIndex
+from session_files import PROMPT, SESSION_ID, claude_file, codex_file
+
+
+@pytest.fixture(autouse=True)
+def home(user: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(Path, "home", lambda: user)
+    for variable in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    claude = claude_file(user / "made", "/work/owls")
+    target = user / ".claude" / "projects" / "-work-owls" / claude.name
+    target.parent.mkdir(parents=True)
+    claude.rename(target)
+    codex = codex_file(user / "made", "/work/owls")
+    rollout = user / ".codex" / "sessions" / "2026" / "05" / "08" / codex.name
+    rollout.parent.mkdir(parents=True)
+    codex.rename(rollout)
+    return user
+
+
+def run(*arguments: str) -> Result:
+    done = CliRunner().invoke(cli, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_all_sessions_are_listed_with_program_folder_and_prompt() -> None:
+    rows = json.loads(run("sessions", "--all", "--json").stdout)
+    assert {row["program"] for row in rows} == {"claude", "codex"}
+    assert {row["title"] for row in rows} == {PROMPT}
+    assert {row["folder"] for row in rows} == {"/work/owls"}
+    assert {row["id"] for row in rows} == {SESSION_ID}
+    run("import", rows[0]["path"])
+    again = json.loads(run("sessions", "--all", "--json").stdout)
+    assert len(again) == 2
+    assert [row["session"] is not None for row in again].count(True) == 1
+
+
+def test_only_changed_files_are_read_again(home: Path, tmp_path: Path) -> None:
+    index = SessionIndex(tmp_path / "index.json")
+    assert len(index.update(home, {})) == 2
+    assert index.read_count == 2
+    again = SessionIndex(tmp_path / "index.json")
+    first = again.update(home, {})
+    assert again.read_count == 0
+    path = Path(next(one.path for one in first if one.program == "codex"))
+    with path.open("a") as file:
+        file.write('{"timestamp":"2026-05-08T12:00:00Z","type":"event_msg","payload":{}}\n')
+    grown = again.update(home, {})
+    assert again.read_count == 1
+    assert grown[0].records == next(one.records for one in first if one.program == "codex") + 1
+
+
+def test_a_name_is_needed_where_nobody_can_choose() -> None:
+    done = CliRunner().invoke(cli, ["import"])
+    assert done.exit_code == 2
+    assert PROMPT in done.stderr
+
+
+def test_watching_adds_what_a_program_writes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = home.glob(".codex/sessions/*/*/*/*.jsonl")
+    polls: list[int] = []
+
+    async def poll(_: float) -> None:
+        polls.append(1)
+        if len(polls) == 2:
+            part = {"type": "input_text", "text": "by day?"}
+            payload = {"type": "message", "role": "user", "content": [part]}
+            line = {"timestamp": "2026-05-08T12:00:00Z", "type": "response_item"}
+            with path.open("a") as file:
+                file.write(json.dumps(line | {"payload": payload}) + "\n")
+        if len(polls) > 4:
+            raise RuntimeError("no more polls")
+
+    monkeypatch.setattr(transfer.asyncio, "sleep", poll)
+    done = CliRunner().invoke(cli, ["import", str(path), "--watch", "--json"])
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [report["added"] for report in reports] == [5, 1]
+
+
+def test_a_shared_export_has_no_keys_addresses_or_home_directories(tmp_path: Path) -> None:
+    path = claude_file(tmp_path, "/home/ada/owls")
+    text = path.read_text().replace(
+        "owl 1", "OPENAI_API_KEY=sk-proj-abcdefghijklmnop1234 of ada@example.org in /Users/ada/x"
+    )
+    path.write_text(text)
+    session = run("import", str(path)).stdout.strip()
+    target = tmp_path / "shared.jsonl"
+    done = run("export", session, "--format", "claude-code", "-o", str(target), "--share", "--json")
+    report = json.loads(done.stdout)
+    shared = target.read_text()
+    for secret in ("sk-proj", "ada@example", "/home/ada", "/Users/ada"):
+        assert secret not in shared
+    assert {one["kind"] for one in report["redacted"]} == {"key", "mail address", "home directory"}
+    assert all(json.loads(line) for line in shared.splitlines())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer abcdefghijklmnopqrstuvwx",
+        '{\\"api_key\\": \\"abcdefgh12345678\\"}',
+        "AKIAIOSFODNN7EXAMPLE",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    ],
+)
+def test_keys_of_every_form_are_removed(text: str) -> None:
+    data, (found,) = redact(text.encode())
+    assert found.kind == "key"
+    assert b"[key removed]" in data
+    assert redact(data)[1] == []
