@@ -141,6 +141,8 @@ class _CatalogFacts(NamedTuple):
     thinking: ReasoningRule | None
     output: OutputRule
     token_rates: TokenRates
+    limits: Mapping[str, LimitRule]
+    counts_output: bool
 
 
 @lru_cache(maxsize=1000)
@@ -158,6 +160,8 @@ def _catalog_facts(model: str, hosted: str) -> _CatalogFacts:
         reasoning_rules().rule_for(model),
         output_rules().rule_for(hosted) or output_rules().rule_for(model) or default_output,
         token_table().rates(model),
+        limit_table().limits_for(hosted.partition(":")[0], model),
+        limit_table().counts_output(model),
     )
 
 
@@ -182,8 +186,8 @@ def model_facts(profile: Profile, name: str) -> ModelFacts:
         exclusive_options=facts.exclusive_options,
         thinking=None if cannot_think else facts.thinking,
         output=facts.output,
-        limits=limit_table().limits_for(profile.name, catalog_id),
-        counts_output=limit_table().counts_output(catalog_id),
+        limits=facts.limits,
+        counts_output=facts.counts_output,
         token_rates=facts.token_rates,
     )
 
