@@ -1,0 +1,34 @@
+"""A second implementation, in JavaScript, made from `spec/` alone: it gives the same results."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SPEC = HERE.parent.parent / "spec"
+
+
+def run(spec: Path) -> subprocess.CompletedProcess[str]:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    command = [node, str(HERE / "canonical.mjs"), str(spec)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
+
+
+def test_it_gives_every_vector() -> None:
+    done = run(SPEC)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "results are those of the vectors" in done.stdout
+
+
+def test_it_notices_a_wrong_vector(tmp_path: Path) -> None:
+    copied = tmp_path / "spec"
+    shutil.copytree(SPEC, copied)
+    path = copied / "vectors" / "numbers.json"
+    path.write_text(path.read_text().replace('"1e16"', '"1e+16"'))
+    done = run(copied)
+    assert done.returncode > 0
+    assert "1e+16" in done.stdout
