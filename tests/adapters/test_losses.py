@@ -358,7 +358,7 @@ def test_a_request_for_one_target_leaves_nothing_behind_for_the_next() -> None:
 
 
 @pytest.mark.row("T202", "T210")
-def test_a_compaction_goes_to_its_issuer_only_and_stays_in_the_store() -> None:
+def test_a_compaction_goes_to_its_issuer_and_its_summary_to_others_as_text() -> None:
     part = {"type": "compaction", "content": "sealed", "encrypted_content": None}
     body = {
         "model": "claude-sonnet-4-6",
@@ -372,5 +372,6 @@ def test_a_compaction_goes_to_its_issuer_only_and_stays_in_the_store() -> None:
     stored = [decode(encode(message)) for message in request.messages]
     away = OPENAI.to_wire(stored)
     assert losses_of(away) == [("opaque", "$.content[0]")]
-    assert json.loads(away.body)["messages"][1] == {"role": "assistant", "content": "on"}
+    texts = [part["text"] for part in json.loads(away.body)["messages"][1]["content"]]
+    assert texts == ["Summary of the conversation so far:\nsealed", "on"]
     assert json.loads(ANTHROPIC.to_wire(stored, (), request.options).body) == body

@@ -26,6 +26,8 @@ _BETA_KEY: Final = "anthropic_beta"
 MAX_BETAS: Final = 64
 """How many beta features of a client are passed on."""
 _CHARACTERS_PER_TOKEN: Final = 4
+_MEDIA_CHARACTERS: Final = 4000
+"""What an image or a sealed part counts as."""
 _INSTRUCTIONS = (Role.SYSTEM, Role.DEVELOPER)
 
 
@@ -124,7 +126,7 @@ def _is_long(messages: Sequence[Message], min_tokens: int) -> bool:
                 case ToolUseBlock():
                     size += len(str(block.input))
                 case _:
-                    size += least  # media and sealed parts are long
+                    size += _MEDIA_CHARACTERS
         if size >= least:
             return True
     return size >= least
