@@ -136,11 +136,11 @@ async def read_import(  # noqa: PLR0913 - the options of the command
     """Store the sessions of files and directories; print an id, or a line of JSON, for each."""
     if watch and "-" in paths:
         raise click.UsageError("--watch follows files; standard input is read once")
-    seen: dict[str, tuple[int, int]] = {}
-    exit_code = await _import_changed(store, paths, form, new_ids, seen, as_json=as_json)
+    file_states: dict[str, tuple[int, int]] = {}
+    exit_code = await _import_changed(store, paths, form, new_ids, file_states, as_json=as_json)
     while watch:
         await asyncio.sleep(_WATCH_INTERVAL_S)
-        exit_code = await _import_changed(store, paths, form, new_ids, seen, as_json=as_json)
+        exit_code = await _import_changed(store, paths, form, new_ids, file_states, as_json=as_json)
     return exit_code
 
 
@@ -149,14 +149,14 @@ async def _import_changed(  # noqa: PLR0913 - the options of the command
     paths: Sequence[str],
     form: str | None,
     new_ids: bool,  # noqa: FBT001 - handed on
-    seen: dict[str, tuple[int, int]],
+    file_states: dict[str, tuple[int, int]],
     *,
     as_json: bool,
 ) -> int:
-    """Store the files that have changed since they were seen last."""
+    """Store the files that have changed since the last time."""
     exit_code = 0
     for source, is_named in _sources(paths):
-        if not source.has_changed(seen):
+        if not source.has_changed(file_states):
             continue
         try:
             reports = import_source(store, source, form=form, new_ids=new_ids, is_named=is_named)

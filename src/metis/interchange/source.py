@@ -80,8 +80,8 @@ class Source:
         with self.path.open("rb") as file:
             yield _unpacked(file)
 
-    def has_changed(self, seen: dict[str, tuple[int, int]]) -> bool:
-        """Return whether size or time differ from those seen before, and note them."""
+    def has_changed(self, states: dict[str, tuple[int, int]]) -> bool:
+        """Return whether size or time differ from those noted before, and note them."""
         if self.path is None:
             return True
         try:
@@ -89,8 +89,8 @@ class Source:
         except OSError:
             return True  # whoever reads it reports the error
         current = status.st_size, status.st_mtime_ns
-        has_changed = seen.get(self.identity) != current
-        seen[self.identity] = current
+        has_changed = states.get(self.identity) != current
+        states[self.identity] = current
         return has_changed
 
     def sample(self) -> bytes:
