@@ -342,6 +342,16 @@ def test_changed_bytes_are_read_as_ever(protocol: str, data: st.DataObject) -> N
         assert read(reader, adapter, text) == plain(adapter, text)
 
 
+def test_white_space_between_messages_is_skipped_at_once() -> None:
+    adapter, reader = adapters.get("anthropic"), RequestReader()
+    body = conversation("anthropic")
+    data = body_of(body).replace(b'}, {"role"', b"}," + b" " * 500_000 + b'{"role"', 3)
+    assert read(reader, adapter, data) == plain(adapter, data)
+    longer = {**body, "messages": [*body["messages"], *Wire.anthropic(9)]}
+    data = body_of(longer).replace(b'}, {"role"', b"}," + b" " * 500_000 + b'{"role"', 3)
+    assert read(reader, adapter, data) == plain(adapter, data)
+
+
 def test_the_memory_is_bounded_and_what_is_dropped_is_read_again() -> None:
     adapter = adapters.get("anthropic")
     reader = RequestReader(max_bytes=100_000)

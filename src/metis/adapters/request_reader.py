@@ -9,6 +9,7 @@ JSON text; no assumption is made about keys, their order, white space or duplica
 A request whose bytes differ, that is unusual or invalid is read by `Adapter.from_wire_request`.
 """
 
+import re
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,8 +39,11 @@ _PAUSES = 4
 so many states of the decoder are held."""
 _MAX_SEGMENTS = 24
 _OVERHEAD = 3
+_MESSAGE_BYTES = 1000
+"""What the objects of a message take beside its bytes."""
 # No client can guess it, so that an element with this value is the one that was put there.
 _MARK = b'"' + secrets.token_hex(16).encode() + b'"'
+_SPACE = re.compile(rb"[ \t\r\n]*")
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_list = msgspec.json.Decoder(list[Raw]).decode
 _read_value = msgspec.json.Decoder().decode
@@ -288,7 +292,7 @@ class _Reading:
         segments = _merged(segments)
         envelope = self._envelope(raw, earlier.envelope)
         decoded = CanonicalRequest((*envelope.system, *messages), envelope.tools, envelope.options)
-        size = _OVERHEAD * len(body)
+        size = _OVERHEAD * len(body) + _MESSAGE_BYTES * len(messages)
         tail = body[start:]
         return _History(
             self._key, steps, earlier.head, segments, tail, messages, envelope, decoded, size
@@ -331,25 +335,21 @@ class _Ends:
 
     def next(self, data: bytes) -> int:
         """Return the end of the next wire message."""
-        position = self._skip_space(self._position)
+        position = _end_of_space(self.body, self._position)
         if not self._is_first:
             if self.body[position : position + 1] != b",":
                 raise _UnusualError
-            position = self._skip_space(position + 1)
+            position = _end_of_space(self.body, position + 1)
         self._is_first = False
         if not self.body.startswith(data, position):
             raise _UnusualError
         self._position = position + len(data)
         return self._position
 
-    def _skip_space(self, position: int) -> int:
-        body = self.body
-        while body[position : position + 1] in _SPACES:
-            position += 1
-        return position
 
-
-_SPACES = frozenset({b" ", b"\t", b"\r", b"\n"})
+def _end_of_space(body: bytes, position: int) -> int:
+    match = _SPACE.match(body, position)
+    return position if match is None else match.end()
 
 
 def _merged(segments: list[_Segment]) -> list[_Segment]:

@@ -68,6 +68,8 @@ Later it is a new conversation that begins with the same words.
 _MAX_KEY_LENGTH = 256
 _MAX_ENDS = 20_000
 _MAX_CHAINS = 64
+_MAX_CHAIN = 20_000
+"""The longest history whose digests are held; a hostile body may have a million messages."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _USER_ID_SESSION = re.compile(r"_session_([0-9a-fA-F-]{36})$")
 _BILLING_PREFIX = "x-anthropic-billing-header:"
@@ -271,7 +273,8 @@ class Chains:
         ):
             earlier, shared = empty_chain(), 0
         chain = earlier if shared == len(messages) else earlier.extended(messages[shared:])
-        self._chains[key] = chain
+        if len(messages) <= _MAX_CHAIN:
+            self._chains[key] = chain
         while len(self._chains) > _MAX_CHAINS:
             del self._chains[next(iter(self._chains))]
         return chain

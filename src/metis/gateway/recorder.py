@@ -78,6 +78,7 @@ _SEARCH_S = 2.0
 _MAX_BATCH = 256
 _PLANNED_AT_ONCE = 8
 _SEARCHED_FIRST = 64
+_MAX_SEARCHED = 2000
 _MAX_ATTEMPT = 2
 _AWAY = (StoreUnavailableError, StoreFullError, StoreLockedError)
 _CONFLICTS = (InvalidMessageError, UnknownSessionError, UnknownMessageError)
@@ -195,7 +196,8 @@ class Recorder:
             async with asyncio.timeout(_SEARCH_S):
                 ends = await store.history_ends(scope, [*digests[-_SEARCHED_FIRST:], MAIN])
                 if not ends.keys() - {MAIN} and len(digests) > _SEARCHED_FIRST:
-                    ends |= await store.history_ends(scope, digests[:-_SEARCHED_FIRST])
+                    older = digests[-_MAX_SEARCHED:-_SEARCHED_FIRST]
+                    ends |= await store.history_ends(scope, older)
         except (StoreError, TimeoutError) as error:
             # An answer must not wait for the store; the exchange becomes a conversation of its own.
             self._counts["unsearched"] += 1
