@@ -274,6 +274,8 @@ class RequestKeys(Struct, frozen=True):
     messages: Raw | UnsetType = UNSET
     input: Raw | UnsetType = UNSET
     stream_options: Raw | UnsetType = UNSET
+    previous_response_id: Raw | UnsetType = UNSET
+    store: Raw | UnsetType = UNSET
 
 
 _decode_keys = msgspec.json.Decoder(RequestKeys).decode

@@ -6,6 +6,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 from metis import adapters
 from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import InvalidRequestError, ProviderError
@@ -18,12 +20,13 @@ from metis.gateway.client_call import (
     read_keys,
     recorded_headers,
 )
-from metis.gateway.client_sessions import RECORDED_HEADERS
+from metis.gateway.client_sessions import RECORDED_HEADERS, tenant_key
 from metis.gateway.config import POLICIES, GatewayConfig, Policy
 from metis.gateway.errors import CLIENT_LEFT, reply_error
 from metis.gateway.models import ModelNames, Target
 from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
 from metis.gateway.recorder import Recorder
+from metis.gateway.response_states import ResponseStates
 from metis.gateway.translation import SealMemory, Translation, request_adapter
 from metis.gateway.upstream import Providers, Upstream
 from metis.sim.request import Settings
@@ -55,6 +58,7 @@ class Core:
         self.recorder = recorder
         self._store = store
         self._seals = SealMemory()
+        self._states = ResponseStates()
         self._has_connection_watch = has_connection_watch
         """Whether the server cancels the task of a call whose client leaves."""
         self.is_ready = False
@@ -156,10 +160,31 @@ class Core:
             await self._begin(call)
             await pass_request(call, target, self.upstream, keep_alive)
             return
+        items = self._continued(call, keys)
         translation = self.translation(call, target, keys)
         request = translation.read()
         await self._begin(call)
         await translation.run(request, self._policy(call), keep_alive)
+        if items is not None:
+            response_id, output = translation.output_items()
+            self._states.add(tenant_key(exchange.tenant), response_id, [*items, *output])
+
+    def _continued(self, call: ClientCall, keys: RequestKeys) -> list[Any] | None:
+        """Put what a Responses request continues before its input.
+
+        Returns all items if the client may continue the response by its id, else None.
+        """
+        if call.endpoint.protocol != "openai_responses":
+            return None
+        is_stored = not isinstance(keys.store, msgspec.Raw) or bytes(keys.store) != b"false"
+        if not is_stored and keys.previous_response_id is msgspec.UNSET:
+            return None
+        wire = msgspec.json.decode(call.body, type=dict[str, Any])
+        has_previous = bool(wire.get("previous_response_id"))
+        items = self._states.expand(tenant_key(call.exchange.tenant), wire)
+        if has_previous and "previous_response_id" not in wire:
+            call.body = call.exchange.request_body = msgspec.json.encode(wire)
+        return items if is_stored else None
 
     def translation(self, call: ClientCall, target: Target, keys: RequestKeys) -> Translation:
         """Return the translation of a call."""

@@ -225,6 +225,15 @@ class Translation:
         body = served.body if echo is None else echo.feed(served.body) + echo.finish()
         await call.reply(200, [JSON_TYPE, *metis_headers(call)], body)
 
+    def output_items(self) -> tuple[str, list[Any]]:
+        """Return the id and the output of the response, as a client of Responses got them."""
+        message = self._call.exchange.response
+        if message is None:
+            return "", []
+        body = self._client.encode_response(message, self._context).body
+        wire = msgspec.json.decode(body, type=dict[str, Any])
+        return str(wire.get("id")), maybe_list(wire.get("output"))
+
     def _echo(self) -> ModelEcho | None:
         # A response of the client's own provider is written as it came, with its model name.
         if self._client.profile.protocol != self._adapter.profile.protocol:

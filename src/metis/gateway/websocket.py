@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +20,7 @@ from metis.gateway.config import ClientKey
 from metis.gateway.core import Core
 from metis.gateway.endpoints import RESPONSES, match_other, match_path
 from metis.gateway.errors import encode_error
+from metis.gateway.response_states import ResponseStates
 from metis.gateway.upstream import Provider
 from metis.streaming.text_frames import SseParser
 
@@ -31,8 +31,6 @@ log = logging.getLogger("metis.gateway")
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
-_MAX_RESPONSES = 64
-"""How many earlier responses a socket can continue."""
 _MAX_HISTORY_BYTES = 32 * 1024 * 1024
 _UPGRADE_REQUIRED = 426
 _NORMAL, _REFUSED = 1000, 1008
@@ -91,9 +89,7 @@ class ResponsesSocket:
         self._receive = receive
         self._send = send
         self._key = key
-        self._histories: OrderedDict[str, list[Any]] = OrderedDict()
-        """The items of each response: what was sent and what was answered."""
-        self._history_bytes = 0
+        self._states = ResponseStates(_MAX_HISTORY_BYTES)
 
     async def run(self) -> None:
         """Answer messages until the client leaves."""
@@ -128,7 +124,7 @@ class ResponsesSocket:
                 raise InvalidRequestError(f"unknown event {kind!r}", status=400)
             # Older clients put the request into an object of its own.
             request = request.pop("response", None) or request
-            history = self._continue(request)
+            history = self._states.expand("", request)
         except (msgspec.MsgspecError, RecursionError) as error:
             await self._error(InvalidRequestError(f"not a JSON object: {error}", status=400))
             return
@@ -157,29 +153,7 @@ class ResponsesSocket:
         await self._gateway.guarded(call, self._gateway.answer)
         if frames.response is not None:
             output: list[Any] = frames.response.get("output") or []
-            self._remember(str(frames.response.get("id")), [*history, *output], len(body))
-
-    def _continue(self, request: dict[str, Any]) -> list[Any]:
-        """Put the earlier items before those of a request; returns all of them."""
-        given = request.get("input")
-        items: list[Any] = (
-            [{"type": "message", "role": "user", "content": given}]
-            if isinstance(given, str)
-            else list(given or [])
-        )
-        previous = request.get("previous_response_id")
-        if previous in self._histories:
-            items = [*self._histories[previous], *items]
-            del request["previous_response_id"]
-            request["input"] = items
-        return items
-
-    def _remember(self, response_id: str, items: list[Any], size: int) -> None:
-        if size > _MAX_HISTORY_BYTES:
-            return
-        self._histories[response_id] = items
-        while len(self._histories) > _MAX_RESPONSES:
-            self._histories.popitem(last=False)
+            self._states.add("", str(frames.response.get("id")), [*history, *output])
 
     async def _warm_up(self, request: dict[str, Any], history: list[Any]) -> None:
         """Answer a request that only announces what comes: nothing is called."""
@@ -194,7 +168,7 @@ class ResponsesSocket:
         await self._text({"type": "response.created", "sequence_number": 0, "response": response})
         response = {**response, "status": "completed", "usage": _NO_USAGE}
         await self._text({"type": "response.completed", "sequence_number": 1, "response": response})
-        self._remember(response["id"], history, 0)
+        self._states.add("", response["id"], history)
 
     async def _error(self, error: Exception) -> None:
         status, body, _ = encode_error(error, RESPONSES.adapter)
