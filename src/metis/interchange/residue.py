@@ -8,6 +8,7 @@ written is read back, and every difference is a loss.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -32,6 +33,9 @@ _METADATA_NOT_COMPARED = frozenset(
 )
 _ID_FIELDS = {"tool_use": "id", "tool_result": "tool_use_id"}
 _MESSAGE_ID_FIELDS = frozenset({"message_id", "first_kept_id", "head_id", "to_id"})
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Difference(NamedTuple):
@@ -210,14 +214,21 @@ def _entry_differences(read_back: Any, written: Any) -> Iterator[Difference]:
 
 def _block_differences(difference: Difference) -> Iterator[Difference]:
     """Yield the blocks that are on one side only, for content lists of different lengths."""
-    unmatched = [*cast("list[Any]", difference.expected or [])]
+    expected = cast("list[Any]", difference.expected or [])
+    # By their JSON: comparing each block with all others would take quadratic time.
+    places: dict[bytes, deque[int]] = {}
+    for index, block in enumerate(expected):
+        places.setdefault(_encode(block), deque()).append(index)
+    matched: set[int] = set()
     for index, block in enumerate(cast("list[Any]", difference.actual)):
-        if block in unmatched:
-            unmatched.remove(block)
+        same = places.get(_encode(block))
+        if same:
+            matched.add(same.popleft())
         else:
             yield Difference((*difference.steps, index), UNSET, block)
-    if unmatched:
-        yield Difference(difference.steps, unmatched, UNSET)
+    if len(matched) < len(expected):
+        rest = [block for index, block in enumerate(expected) if index not in matched]
+        yield Difference(difference.steps, rest, UNSET)
 
 
 def _difference_loss(entry: KnownEntry, difference: Difference, adapter: str) -> Loss:

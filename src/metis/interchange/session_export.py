@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, Outcome, OutcomeStatus
@@ -90,6 +90,11 @@ def _no_result(message: Message, call: ToolUseBlock) -> MessageEntry:
     )
 
 
+def _index_of(content: Sequence[ContentBlock], call: ToolUseBlock) -> int:
+    # By identity: comparing blocks encodes both.
+    return next(index for index, block in enumerate(content) if block is call)
+
+
 def _result_loss(form: SessionFormat, entry: MessageEntry, call: ToolUseBlock) -> Loss:
     return Loss(
         session_id=entry.session_id,
@@ -98,5 +103,5 @@ def _result_loss(form: SessionFormat, entry: MessageEntry, call: ToolUseBlock) -
         adapter=form.name,
         reason=f"the call of {call.name} has no result; one that says so was added",
         change=Change.SYNTHESISED,
-        path=f"$.content[{entry.message.content.index(call)}]",
+        path=f"$.content[{_index_of(entry.message.content, call)}]",
     )

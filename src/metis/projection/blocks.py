@@ -82,12 +82,14 @@ def _drop_blank_text(content: list[IndexedBlock], message: Message, recorder: Lo
     if any(isinstance(block, _THINKING) for _, block in content):
         return False
     count = len(content)
-    for indexed in content[:]:
-        index, block = indexed
+    remaining: list[IndexedBlock] = []
+    for index, block in content:
         if type(block) is TextBlock and not block.text.strip():
             path = f"$.content[{index}]"
             recorder.record_block(Change.DROPPED, block, message, path, "the text is blank")
-            content.remove(indexed)
+        else:
+            remaining.append((index, block))
+    content[:] = remaining
     return len(content) < count
 
 

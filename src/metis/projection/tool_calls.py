@@ -6,7 +6,7 @@ touched: what is added or moved here exists in one request only.
 
 import hashlib
 import re
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -56,7 +56,8 @@ def are_complete(messages: Sequence[Message], target: Target) -> bool:
     What came from a client of the target may have several responses in a row before their results,
     and results in any order.
     """
-    open_calls: list[str] = []
+    # Ordered, and with a first item that is found at once however many were removed before it.
+    open_calls: OrderedDict[str, None] = OrderedDict()
     call_ids: set[str] = set()
     for message in messages:
         if message.role == Role.TOOL:
@@ -69,9 +70,9 @@ def are_complete(messages: Sequence[Message], target: Target) -> bool:
                 if target.stores_history and call_id not in call_ids:
                     continue
                 return False
-            if call_id != open_calls[0] and not is_native(message, target):
+            if call_id != next(iter(open_calls)) and not is_native(message, target):
                 return False
-            open_calls.remove(call_id)
+            del open_calls[call_id]
             continue
         if open_calls and not (message.role == Role.ASSISTANT and is_native(message, target)):
             return False
@@ -79,7 +80,7 @@ def are_complete(messages: Sequence[Message], target: Target) -> bool:
             if call.id in call_ids or not call.id:
                 return False
             call_ids.add(call.id)
-            open_calls.append(call.id)
+            open_calls[call.id] = None
     return not open_calls
 
 

@@ -146,7 +146,26 @@ def _salvage(data: bytes) -> _Salvaged:
         with suppress(*_DECODE_ERRORS):
             _sort_row(row.values, result)
     result.damages = file.damages
+    _return_to_owners(result.sessions)
     return result
+
+
+def _return_to_owners(sessions: dict[str, _Session]) -> None:
+    """Move messages to the session whose digests name them: the id in a row may be damaged."""
+    owners = {
+        name: session_id for session_id, session in sessions.items() for name in session.all_digests
+    }
+    for session_id, session in list(sessions.items()):
+        if session.record is not None or session.digests:
+            continue
+        for message_id in list(session.rows):
+            owner = owners.get(message_id, session_id)
+            if owner != session_id:
+                rows = session.rows.pop(message_id)
+                moved = [(row[0], owner, *row[2:]) for row in rows]
+                sessions[owner].rows.setdefault(message_id, []).extend(moved)
+        if not (session.rows or session.entries or session.full_texts):
+            del sessions[session_id]
 
 
 def _sort_row(values: tuple[Value, ...], result: _Salvaged) -> None:
