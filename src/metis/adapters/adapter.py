@@ -374,7 +374,7 @@ class Adapter:
         if self.profile.tags_thinking:
             messages = [split_think_tags(message, self.name) for message in messages]
         face = Face(self.profile, context)
-        return tuple([face.open(message) for message in messages])
+        return tuple([face.open(m) if m.role is Role.ASSISTANT else m for m in messages])
 
     def with_client_options(
         self, request: CanonicalRequest, context: RequestContext

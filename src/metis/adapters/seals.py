@@ -114,8 +114,11 @@ class Face:
         """Return a client's message with the blocks that its envelopes stand for."""
         if message.role is not Role.ASSISTANT:
             return message
+        # Nearly no message has an envelope, and this runs for every message of every request.
         for block in message.content:
-            if isinstance(block, Thinking):
+            if isinstance(block, Thinking) and (
+                self._scoped is not None or is_envelope(value_of(block))
+            ):
                 content = self._opened(message.content)
                 same = are_identical(content, message.content)
                 return message if same else replace(message, content=tuple(content))

@@ -1,6 +1,7 @@
 """Content of one message: its calls and results, replaced blocks, and critical ones."""
 
 from collections.abc import Sequence
+from operator import is_
 
 from msgspec.structs import replace
 
@@ -30,9 +31,7 @@ def result_of(message: Message) -> ToolResultBlock | None:
 
 def are_identical(first: Sequence[object], second: Sequence[object]) -> bool:
     """Whether two sequences hold the same objects; what did not change is not copied."""
-    return len(first) == len(second) and all(
-        one is other for one, other in zip(first, second, strict=True)
-    )
+    return len(first) == len(second) and all(map(is_, first, second))
 
 
 def fail_if_critical(block: ContentBlock, message: Message, path: str, reason: str) -> None:
