@@ -7,9 +7,8 @@ whole, the next turn is valid, memory is limited, and the key is nowhere.
 import logging
 import os
 import re
-import tracemalloc
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ import pytest
 
 from build import user
 from hostile.dialects import DIALECTS, TEXT, Dialect
-from hostile.kinds import ECHOES, KEY, KINDS, Kind
+from hostile.kinds import KEY, KINDS, Kind
+from hostile.limits import MOST_MEMORY, RESPONSE_LIMITS, assert_no_key, limited_memory
 from hostile.program import encode_limits, run_program, started_program
 from hostile.server import hostile_server
 from metis import adapters
@@ -28,7 +28,7 @@ from metis.events.trace import SqliteTrace
 from metis.session import Metis, Options
 from metis.session.response import text_of
 from metis.store.store import open_store
-from metis.streaming import MessageComplete, StreamError, StreamEvent, StreamLimits
+from metis.streaming import MessageComplete, StreamError, StreamEvent
 from metis.streaming.events import provider_error
 from metis.tools import Registry
 from metis.transport import Keys, Limits, Retry, Transport
@@ -39,18 +39,6 @@ from session.helpers import ReadFile
 pytestmark = pytest.mark.anyio
 PROTOCOLS = tuple(DIALECTS)
 CONTROLS = re.compile(r"\x1b\]0;owned|\x1b\]52|\x1b\[2J|[\x80-\x9f\u202a-\u202e\u2066-\u2069]")
-RESPONSE_LIMITS = StreamLimits(
-    received_bytes=400_000,
-    body_bytes=2_000_000,
-    frame_bytes=500_000,
-    events=20_000,
-    blocks=100,
-    calls=50,
-    argument_bytes=100_000,
-    text_bytes=300_000,
-    containers=200_000,
-)
-MOST_MEMORY = 20 * RESPONSE_LIMITS.body_bytes
 BASE_KB = 100_000
 """What the program uses when nothing is wrong."""
 
@@ -73,12 +61,6 @@ def retry_of(kind: Kind) -> Retry:
     return Retry(attempts=kind.attempts, first_s=0.001)
 
 
-def assert_no_key(shown: str | bytes) -> None:
-    text = shown if isinstance(shown, str) else shown.decode(errors="replace")
-    present = [form for form, echo in ECHOES.items() if echo[4:-4] in text]
-    assert not present
-
-
 def assert_allowed(kind: Kind, error: BaseException | None, requests: int) -> None:
     if error is None:
         assert kind.answers or not kind.errors, "a response where an error was due"
@@ -87,19 +69,6 @@ def assert_allowed(kind: Kind, error: BaseException | None, requests: int) -> No
         assert len(str(error)) < 5_000
         assert_no_key(f"{error!s} {error!r} {vars(error)}")
     assert requests <= (1 if kind.shows_text else kind.attempts)
-
-
-@asynccontextmanager
-async def limited_memory() -> AsyncGenerator[None]:
-    """Fail if what is inside allocates more than a response may."""
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    try:
-        yield
-        peak = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-    assert peak < MOST_MEMORY
 
 
 async def through_transport(kind: Kind, dialect: Dialect, *, streams: bool) -> None:

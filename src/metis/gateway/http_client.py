@@ -18,6 +18,8 @@ _IDLE_S = 30.0
 _MAX_IDLE = 512
 _HIGH_WATER: Final = 1 << 17
 _MAX_HEADER_BYTES = 1 << 17
+_MAX_HEAD_BYTES = 1 << 20
+"""What may come before a body: interim responses, the status line, and headers that go on."""
 _SWITCHING = 101
 _FIRST_FINAL_STATUS = 200
 _Host = tuple[bool, str, int]
@@ -167,6 +169,7 @@ class _Connection(asyncio.Protocol):
         self._has_length = False
         self._headers: list[tuple[bytes, bytes]] = []
         self._header_bytes = 0
+        self._head_bytes = 0
         self._parser = httptools.HttpResponseParser(self)
 
     @property
@@ -181,6 +184,7 @@ class _Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             raise _StaleError("closed while it was idle")
         self._waiter = self.loop.create_future()
+        self._head_bytes = 0
         self._is_head = method == "HEAD"
         self._last = time.monotonic()
         if self._timer is None:
@@ -218,6 +222,13 @@ class _Connection(asyncio.Protocol):
         if self._waiter is None and self._response is None:
             self.abort()  # nobody asked for it
             return
+        if self._response is None:
+            # The parser holds a header that does not end, and counts nothing.
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                self._fail(ConnectionError("a response without a body"))
+                self.abort()
+                return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:

@@ -20,12 +20,21 @@ from metis.gateway.errors import metis_headers, reply_error, safe_error_body
 from metis.gateway.exchange import MAX_RECORDED_BYTES
 from metis.gateway.models import Target
 from metis.gateway.upstream import Provider, Upstream
-from metis.transport.response import MAX_ERROR_BYTES, ConnectionWatch
+from metis.transport.concealment import without_key
+from metis.transport.response import (
+    MAX_ERROR_BYTES,
+    ConnectionWatch,
+    is_web_page,
+    page_error,
+)
 
 if TYPE_CHECKING:
     import aiohttp
 
 _FIRST_ERROR_STATUS = 400
+_LAST_STATUS = 599
+_BAD_GATEWAY = 502
+_MAX_LINE_BYTES = 1 << 20
 _NOT_RETURNED = frozenset(
     {
         b"connection",
@@ -134,7 +143,7 @@ async def pass_request(
             await _pass_error(call, response, provider)
         else:
             echo = ModelEcho(exchange.requested_model, endpoint.protocol) if is_renamed else None
-            await _pass_response(call, response, echo, keep_alive)
+            await _pass_response(call, response, echo, keep_alive, provider)
     except BaseException:
         response.close()
         raise
@@ -162,13 +171,19 @@ async def _pass_response(
     response: "aiohttp.ClientResponse",
     echo: "ModelEcho | None",
     keep_alive: KeepAlive,
+    provider: Provider,
 ) -> None:
     exchange, content = call.exchange, response.content
     headers = returned_headers(response, is_changed=echo is not None)
     headers += metis_headers(call)
     watch = ConnectionWatch(response)
-    await call.start(response.status, headers)
     size, data = 0, b""
+    is_page = _is_markup(headers)
+    if is_page and is_web_page(data := await content.readany()):
+        # A login page of the network, or a proxy: no client could read it.
+        await reply_error(call, page_error(data, response.status, provider.name), provider)
+        return
+    await call.start(response.status, headers)
     if exchange.is_stream:
         keep_alive.start()
     while not content.at_eof():
@@ -203,8 +218,26 @@ async def _pass_error(
         await reply_error(call, safe, provider)
         return
     call.exchange.error = safe[:500].decode(errors="replace")
-    headers = returned_headers(response, is_changed=True) + metis_headers(call)
-    await call.reply(response.status, headers, safe)
+    headers = _without_keys(returned_headers(response, is_changed=True), provider)
+    # No server can write another status, and a client would get nothing.
+    status = response.status if response.status <= _LAST_STATUS else _BAD_GATEWAY
+    await call.reply(status, headers + metis_headers(call), safe)
+
+
+def _without_keys(
+    headers: list[tuple[bytes, bytes]], provider: Provider
+) -> list[tuple[bytes, bytes]]:
+    """Return headers without keys of the provider, which clients must not learn."""
+    for key in provider.keys.lookup(provider.profile)[0]:
+        headers = [
+            (name, without_key(value.decode("latin-1"), key).encode("latin-1"))
+            for name, value in headers
+        ]
+    return headers
+
+
+def _is_markup(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"content-type" and b"html" in value.lower() for name, value in headers)
 
 
 def broken_stream(error: Exception, provider: Provider) -> NetworkError:
@@ -231,6 +264,8 @@ class ModelEcho:
         """Return what can be sent: up to the last line break, as a name may be cut."""
         data = self._rest + data
         end = data.rfind(b"\n") + 1
+        if len(data) - end > _MAX_LINE_BYTES:
+            end = len(data)  # a line that does not end is not held back
         self._rest = data[end:]
         return b"".join(map(self._line, data[:end].splitlines(keepends=True)))
 

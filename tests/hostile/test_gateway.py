@@ -1,0 +1,106 @@
+"""Every kind of misbehaviour behind the gateway: the client gets an end, and never the key.
+
+In each cell: the gateway answers or closes, serves the next request, needs limited memory, and the
+key of the provider, which clients must not learn, is in nothing that they get.
+"""
+
+import aiohttp
+import pytest
+
+from gateway.served import Served, serve
+from hostile.dialects import DIALECTS, Dialect
+from hostile.kinds import KEY, KINDS, Kind
+from hostile.limits import RESPONSE_LIMITS, assert_no_key, limited_memory
+from hostile.server import hostile_server
+from metis.gateway.config import GatewayConfig, Limits, ProviderConfig
+
+pytestmark = pytest.mark.anyio
+PROMPT = "say all is well"
+CHAT = {"model": "M", "stream": True, "messages": [{"role": "user", "content": PROMPT}]}
+REQUESTS = {
+    "anthropic": ("/v1/messages", CHAT | {"max_tokens": 99}),
+    "openai": ("/v1/chat/completions", CHAT),
+    "openai-responses": ("/v1/responses", {"model": "M", "stream": True, "input": PROMPT}),
+    "gemini": (
+        "/v1beta/models/M:streamGenerateContent?alt=sse",
+        {"contents": [{"role": "user", "parts": [{"text": PROMPT}]}]},
+    ),
+    "ollama": ("/api/chat", CHAT),
+    "bedrock-converse": (
+        "/model/M/converse-stream",
+        {"messages": [{"role": "user", "content": [{"text": PROMPT}]}]},
+    ),
+}
+"""A streamed request of each protocol."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def request(gateway: Served, client: str) -> tuple[int, bytes]:
+    """Return what a client gets: a status, and the body until it ended or the connection broke."""
+    path, body = REQUESTS[client]
+    status, received = 0, bytearray()
+    try:
+        async with gateway.client.post(gateway.url + path, json=body) as response:
+            status = response.status
+            assert_no_key(str(response.headers))
+            async for piece in response.content.iter_any():
+                if len(received) < RESPONSE_LIMITS.body_bytes:
+                    received += piece
+    except aiohttp.ClientError:
+        pass
+    return status, bytes(received)
+
+
+async def through_gateway(kind: Kind, dialect: Dialect, client: str) -> None:
+    async with hostile_server(kind, dialect) as server:
+        limits = Limits(silence_s=kind.silence_s, response_bytes=1_000_000)
+        row = ProviderConfig(base_url=server.url, keys=(KEY,))
+        config = GatewayConfig(limits=limits, providers={dialect.provider: row})
+        async with serve(config=config, routes=(f"*={dialect.provider}:some-model",)) as gateway:
+            async with limited_memory():
+                status, body = await request(gateway, client)
+            assert server.request_count == 1
+            assert status, "the gateway gave no response"
+            assert_no_key(body)
+            # What a provider of the client's protocol sends with success goes on as it is.
+            if client != dialect.provider and kind.errors and not kind.answers:
+                assert status >= 400 or b"error" in body.lower()
+            server.is_healed = True
+            status, body = await request(gateway, client)
+            assert (status, server.refusals) == (200, [])
+            assert b"well" in body
+
+
+def translating(protocol: str) -> str:
+    """Return a client of another protocol."""
+    return "anthropic" if protocol == "openai" else "openai"
+
+
+# The gateway has the limits of a whole response, not short ones; text that a provider repeats goes
+# on to the client as content.
+BEHIND = [
+    name
+    for name in KINDS
+    if not name.startswith(("endless", "slow", "gzip bomb", "deflate"))
+    and name not in ("key in a stream error", "key in a page")
+]
+DIAGONAL = [(name, list(DIALECTS)[number % 6]) for number, name in enumerate(BEHIND)]
+
+
+@pytest.mark.parametrize(("name", "protocol"), DIAGONAL[::4])
+async def test_a_kind_behind_the_gateway(name: str, protocol: str) -> None:
+    kind, dialect = KINDS[name], DIALECTS[protocol]
+    await through_gateway(kind, dialect, protocol)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["pass", "translate"])
+@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("name", BEHIND)
+async def test_every_cell_behind_the_gateway(name: str, protocol: str, mode: str) -> None:
+    client = protocol if mode == "pass" else translating(protocol)
+    await through_gateway(KINDS[name], DIALECTS[protocol], client)
