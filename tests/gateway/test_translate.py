@@ -1,6 +1,7 @@
 """Requests to providers of other protocols: every pair, plain and streamed, losses first."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -221,3 +222,21 @@ async def test_a_response_can_be_continued_by_its_id_at_any_provider(is_stream: 
     assert "first words" in str(messages[0])
     assert foreign == 400
     assert msgspec.json.decode(error)["error"]["code"] == "previous_response_not_found"
+
+
+async def test_the_name_auto_leaves_the_choice_to_the_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rules = tmp_path / ".metis" / "routing.toml"
+    rules.parent.mkdir()
+    rules.write_text(
+        'schema_version = 1\nglobal_default = "anthropic:claude-sonnet-4-6"\n[[rules]]\n'
+        'name = "greetings"\nwhen = { message_contains_any = ["hello"] }\nuse = "openai:gpt-4o"\n'
+    )
+    async with serve(Upstream(), providers=("openai", "anthropic")) as gateway:
+        path, body = CLIENTS["anthropic"]
+        status, headers, reply = await gateway.post(path, {**body, "model": "auto"})
+    assert status == 200, reply
+    assert headers["x-metis-model"] == "openai:gpt-4o"
+    assert msgspec.json.decode(reply)["model"] == "auto"

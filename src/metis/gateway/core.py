@@ -23,11 +23,11 @@ from metis.gateway.client_call import (
 from metis.gateway.client_sessions import RECORDED_HEADERS, tenant_key
 from metis.gateway.config import POLICIES, GatewayConfig, Policy
 from metis.gateway.errors import CLIENT_LEFT, reply_error
-from metis.gateway.models import ModelNames, Target
+from metis.gateway.models import AUTO, ModelNames, Target
 from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
 from metis.gateway.recorder import Recorder
 from metis.gateway.response_states import ResponseStates
-from metis.gateway.translation import SealMemory, Translation, request_adapter
+from metis.gateway.translation import SealMemory, Translation, read_request, request_adapter
 from metis.gateway.upstream import Providers, Upstream
 from metis.sim.request import Settings
 from metis.sim.server import Simulator
@@ -150,7 +150,11 @@ class Core:
             exchange.is_stream = endpoint.stream
         else:
             exchange.is_stream = endpoint.streams_by_default if keys.stream is None else keys.stream
-        target = self.models.resolve(exchange.requested_model, endpoint)
+        name = exchange.requested_model
+        if name == AUTO:
+            request = read_request(call, keys, self.reader, self._seals)
+            name = self.models.routed(request, len(call.body))
+        target = self.models.resolve(name, endpoint)
         if target.mode == "pass" and request_adapter(endpoint, keys) != endpoint.adapter:
             target = Target(target.provider, target.model, "translate")
         exchange.provider, exchange.model = target.provider.name, target.model

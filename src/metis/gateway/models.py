@@ -1,12 +1,16 @@
 """Model names: which provider answers a requested name, and the lists that clients read."""
 
 import re
+from datetime import datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from msgspec import Struct
 
 from metis import adapters
+from metis.canonical.blocks import ImageBlock, TextBlock, ToolUseBlock
 from metis.canonical.errors import CatalogError, InvalidRequestError
+from metis.canonical.message import Role
 from metis.catalog.models import Catalog, ModelInfo
 from metis.catalog.tables import catalog as shipped_catalog
 from metis.catalog.tables import price_table
@@ -14,7 +18,13 @@ from metis.gateway.config import GatewayConfig
 from metis.gateway.endpoints import Endpoint
 from metis.gateway.exchange import Mode
 from metis.gateway.upstream import Provider, Providers
+from metis.routing import RULES_PATH, Policy, Router, RulesFile, Scope, TurnFacts
+from metis.wire.call import CanonicalRequest
 
+AUTO = "auto"
+"""The name that leaves the choice to the rules of routing."""
+
+_BYTES_PER_TOKEN = 4
 _MAX_RESOLVED = 10_000
 _NOT_FOUND = 404
 _LIST_PREFIX = re.compile(r"^(?:claude|gpt)--")
@@ -74,6 +84,36 @@ class ModelNames:
         if default and default != name:
             return self._resolve(default, endpoint)
         raise self._unknown(name, endpoint)
+
+    def routed(self, request: CanonicalRequest, size: int) -> str:
+        """Return the model for a request that leaves the choice to the rules of routing.
+
+        Raises:
+            RoutingError: no model can take it.
+        """
+        blocks = [block for message in request.messages for block in message.content]
+        last = next((one for one in reversed(request.messages) if one.role is Role.USER), None)
+        texts = () if last is None else (b.text for b in last.content if isinstance(b, TextBlock))
+        facts = TurnFacts(
+            now=datetime.now().astimezone(),
+            message="\n".join(texts),
+            workspace_path=str(Path.cwd()),
+            estimated_input_tokens=size // _BYTES_PER_TOKEN,
+            has_images=any(isinstance(block, ImageBlock) for block in blocks),
+            has_tool_calls_in_history=any(isinstance(block, ToolUseBlock) for block in blocks),
+            needs_tools=bool(request.tools),
+            needs_structured_output=request.options.output is not None,
+        )
+        return self._router().decide(facts).require()
+
+    def _router(self) -> Router:
+        default = self._config.default_model
+        names = self._providers.names()
+        if default is None and names:
+            default = f"{names[0]}:{adapters.profile_of(names[0]).default_model}"
+        policy = Policy(common=Scope(default=default and self._catalog.resolve(default)))
+        rules = RulesFile(Path.cwd() / RULES_PATH, self._catalog, fallback=policy)
+        return Router(self._catalog, configured=frozenset(names), rules=rules)
 
     def _pinned(self, name: str) -> tuple[str, str] | None:
         provider, colon, model = name.partition(":")

@@ -80,6 +80,25 @@ class SealMemory:
         return {key: value for key, value in values if value is not None}
 
 
+def read_request(
+    call: ClientCall, keys: RequestKeys | None, reader: RequestReader, seals: SealMemory
+) -> CanonicalRequest:
+    """Return the request of a client in the canonical form, and note it in the exchange."""
+    endpoint, exchange = call.endpoint, call.exchange
+    client, tenant = adapters.get(request_adapter(endpoint, keys)), tenant_key(exchange.tenant)
+    # Clients send the whole history with every request, and equal requests must give equal
+    # bytes, or the provider's cache is lost: ids do not depend on the session.
+    context = RequestContext(
+        session_id=READ_SESSION,
+        model=endpoint.model or None,
+        provider=client.name,
+        path=endpoint.path,
+        find_seals=partial(seals.find, tenant),
+    )
+    exchange.request = reader.read(client, tenant, call.body, context)
+    return exchange.request
+
+
 class Translation:
     """One request on its way to a provider of another protocol."""
 
@@ -109,19 +128,7 @@ class Translation:
 
     def read(self) -> CanonicalRequest:
         """Return the request in the canonical form."""
-        call, endpoint, exchange = self._call, self._endpoint, self._call.exchange
-        client, tenant = self._request_client, tenant_key(exchange.tenant)
-        # Clients send the whole history with every request, and equal requests must give equal
-        # bytes, or the provider's cache is lost: ids do not depend on the session.
-        context = RequestContext(
-            session_id=READ_SESSION,
-            model=endpoint.model or None,
-            provider=client.name,
-            path=endpoint.path,
-            find_seals=partial(self._seals.find, tenant),
-        )
-        request = self._reader.read(client, tenant, call.body, context)
-        exchange.request = request
+        request = read_request(self._call, self._keys, self._reader, self._seals)
         native = request.options.native.get("openai_responses", {})
         if native.get("previous_response_id"):
             # Dropped, it would leave the model without the conversation.
