@@ -1,4 +1,5 @@
 import base64
+import json
 
 import pytest
 from hypothesis import given
@@ -6,6 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import assistant, call, image, system, text, tool, tool_id, user
+from metis import adapters
+from metis.adapters import AdapterOptions
 from metis.canonical import (
     DocumentBlock,
     ImageBlock,
@@ -15,6 +18,7 @@ from metis.canonical import (
     Role,
     TextBlock,
     ToolResultBlock,
+    VideoBlock,
 )
 from metis.canonical.errors import CriticalLossError
 from metis.projection import Projection, Target, project
@@ -136,6 +140,21 @@ def test_an_address_that_nobody_there_can_read_is_told(url: str) -> None:
     assert losses_of(projection) == [("altered", "image", "$.content[0]")]
     web = ImageBlock(ImageSource("url", "https://example.org/a.png"), "image/png")
     assert project([user(web)], TARGET).losses == []
+
+
+@pytest.mark.row("T93")
+def test_a_bucket_of_google_reaches_vertex_only() -> None:
+    image = ImageBlock(ImageSource("url", "gs://bucket/a.png"), "image/png")
+    video = VideoBlock(MediaSource("url", "gs://bucket/a.mp4"), "video/mp4")
+    vertex = adapters.get("vertex").to_wire([user(image, video)], (), AdapterOptions())
+    parts = json.loads(vertex.body)["contents"][0]["parts"]
+    assert [part["fileData"]["fileUri"] for part in parts] == [
+        "gs://bucket/a.png",
+        "gs://bucket/a.mp4",
+    ]
+    assert vertex.losses == []
+    gemini = adapters.get("gemini").to_wire([user(image, video)], (), AdapterOptions())
+    assert len(gemini.losses) == 2
 
 
 STRICT = replace(TARGET, starts_with_user=True, accepts_trailing_space=False)

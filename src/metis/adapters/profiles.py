@@ -305,6 +305,8 @@ _ROWS = (
         catalog_provider="gemini",
         search_beside_tools={},
         url_blocks=frozenset({"image", "document", "audio", "video"}),
+        # Vertex reads Cloud Storage beside the web; AI Studio does not (T93).
+        url_schemes=frozenset({"http", "https", "gs"}),
     ),
     replace(
         _ANTHROPIC,
