@@ -10,6 +10,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -152,6 +153,7 @@ def tenant_key(tenant: Tenant) -> str:
     return f"{tenant.team_id or ''}/{tenant.user_id or ''}"
 
 
+@lru_cache(4096)
 def derived_session_id(*parts: str) -> str:
     """Return the id of the session that clients name so: the same in every worker."""
     return "sess_" + hashed_tool_id("gateway", *parts).removeprefix("tu_")

@@ -72,11 +72,11 @@ MAX_QUEUED_BYTES = 64 * 1024 * 1024
 RECENT = 1024
 RECENT_BYTES = 16 * 1024 * 1024
 """How many exchanges, and bytes of them, are held for look-ups without a store."""
-_COLLECT_S = 0.02
+_COLLECT_S = 0.05
 _RETRY_S = 0.5
 _SEARCH_S = 2.0
 _MAX_BATCH = 256
-_PLANNED_AT_ONCE = 8
+_PLANNED_AT_ONCE = 16
 _SEARCHED_FIRST = 64
 _MAX_SEARCHED = 2000
 _MAX_ATTEMPT = 2
