@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from metis.cli.main import cli
-from session_files import SEALED, claude_file, codex_file, gemini_file, opencode_file
+from session_files import SEALED, claude_file, codex_file, gemini_file, opencode_file, pi_file
 
 TIMEOUT_S = 180
 KEY = "key-for-loopback"
@@ -207,6 +207,7 @@ SOURCES = {
     "codex": codex_file,
     "gemini": gemini_file,
     "opencode": opencode_file,
+    "pi": pi_file,
 }
 PAIRS = [(one, two) for one in SOURCES for two in COMMANDS if one != two]
 

@@ -194,3 +194,35 @@ def opencode_file(directory: Path, cwd: str) -> Path:
     path = directory / "opencode.json"
     path.write_text(json.dumps(document))
     return path
+
+
+def pi_file(directory: Path, cwd: str) -> Path:
+    moment = "2026-05-08T10:00:00.000Z"
+    image = {"type": "image", "data": IMAGE, "mimeType": "image/png"}
+    thinking = {"type": "thinking", "thinking": "owls?", "thinkingSignature": SEALED}
+    calls = [{"type": "toolCall", "id": call, "name": "bash", "arguments": {}} for call in CALLS]
+    answer = {"api": "anthropic-messages", "provider": "anthropic", "model": "claude-sonnet-4-5"}
+    usage = {"input": 100, "output": 20, "cacheRead": 0, "cacheWrite": 0}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": PROMPT}, image]},
+        {"role": "assistant", "content": [thinking, *calls], **answer, "usage": usage},
+        *(
+            {
+                "role": "toolResult",
+                "toolCallId": call,
+                "toolName": "bash",
+                "content": [{"type": "text", "text": text}],
+                "isError": number == 1,
+            }
+            for number, (call, text) in enumerate(zip(CALLS, RESULTS, strict=True))
+        ),
+        {"role": "assistant", "content": [{"type": "text", "text": ANSWER}], **answer},
+    ]
+    records: list[dict[str, Any]] = [
+        {"type": "session", "version": 3, "id": SESSION_ID, "timestamp": moment, "cwd": cwd}
+    ]
+    for number, message in enumerate(messages, 1):
+        head = {"type": "message", "id": f"p{number}", "timestamp": moment}
+        parent = f"p{number - 1}" if number > 1 else None
+        records.append({**head, "parentId": parent, "message": message})
+    return write_lines(directory / "pi" / f"{SESSION_ID}.jsonl", records)

@@ -86,7 +86,7 @@ def _is_record(record: Wire) -> bool:
         return "content" in message
     if record.get("type") == "summary":
         return "leafUuid" in record
-    is_meta = record.get("type") in META_TYPES
+    is_meta = maybe_text(record.get("type")) in META_TYPES
     return is_meta and bool({"sessionId", "messageId", "uuid"} & record.keys())
 
 
@@ -152,7 +152,7 @@ class _Reader:
 
     def _add(self, record: ForeignRecord) -> None:
         fields = record.fields
-        kind = fields.get("type") or fields.get("role")
+        kind = maybe_text(fields.get("type")) or maybe_text(fields.get("role"))
         message = maybe_object(fields.get("message"))
         self._note(fields)
         if kind in ("user", "assistant") and self._is_repeated(fields):

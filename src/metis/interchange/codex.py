@@ -7,6 +7,7 @@ A run of model items is one message. Early versions wrote the items without an e
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from metis.canonical.blocks import ContentBlock, TextBlock
@@ -79,7 +80,7 @@ class Codex(CodexRecords):
 
 
 def _is_record(record: Wire) -> bool:
-    kind, payload = record.get("type"), record.get("payload")
+    kind, payload = maybe_text(record.get("type")), record.get("payload")
     if isinstance(payload, dict):
         return kind in ("session_meta", "response_item", "turn_context", "event_msg", "compacted")
     if record.get("record_type") == "state":
@@ -155,15 +156,16 @@ class _Reader:
         self._prompt: _Unit | None = None
 
     def read(self) -> ForeignSession:
-        is_started = False
-        for record in self._form.records(self._source):
-            if not is_started and record.fields:
-                self._start(record.fields)
-                is_started = True
+        records = self._form.records(self._source)
+        first: list[ForeignRecord] = []
+        for record in records:
+            first.append(record)
+            if record.fields:
+                break
+        self._start(first[-1].fields if first else {})
+        for record in chain(first, records):
             self._add(record)
             self._emit()
-        if not is_started:
-            self._start({})
         self._settle_prompt({})
         if self._last_run is not None:
             self._last_run.is_open = False

@@ -98,7 +98,7 @@ class GeminiCli(RecordFormat):
                 foreign_id = maybe_text(fields.get("sessionId")) or source.identity
                 draft = SessionDraft(self, foreign_id or source.content_digest())
             draft.time(_time_of(fields))
-            kind = fields.get("type")
+            kind = maybe_text(fields.get("type"))
             if kind == "user" and "content" in fields:
                 draft.add_unit(self._user(record, draft), unit, self.store_unit)
             elif kind == "gemini":

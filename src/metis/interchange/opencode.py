@@ -90,9 +90,9 @@ class OpenCode(RecordFormat):
     def join(self, records: Iterable[bytes]) -> bytes:
         """Return the document that `opencode import` reads."""
         values = [_read(line) for line in records]
-        heads = [value for value in values if "parts" not in value]
-        messages = [value for value in values if "parts" in value]
-        return write_json({**(heads[0] if heads else {}), "messages": messages})
+        # The first record is the session, whatever it holds; a new file begins with it as well.
+        head = maybe_object(values[0]) if values and "parts" not in maybe_object(values[0]) else {}
+        return write_json({**head, "messages": values[1:] if head else values})
 
     def record_key(self, record: ForeignRecord) -> str:
         """Return the id of a message."""
@@ -320,7 +320,7 @@ def _block(
         case {"type": "file", "mime": str(media_type), "url": str(url)} if not is_model:
             return _file(media_type, url, maybe_text(part.get("filename")))
         case _:
-            if part.get("type") not in _SILENT_PARTS:
+            if maybe_text(part.get("type")) not in _SILENT_PARTS:
                 reason = "a part without a place in the canonical form; kept for the way back"
                 draft.add_loss(str(part.get("type")), reason, at=at)
             return None

@@ -93,7 +93,7 @@ class Pi(RecordFormat):
             entry = self._entry(record, draft, message_ids)
             last = parent
             if entry is None:
-                kind = fields.get("type")
+                kind = maybe_text(fields.get("type"))
                 if kind in _META_TYPES or (kind == "message" and record.value is not None):
                     draft.keep(record)
                 else:
@@ -125,7 +125,7 @@ class Pi(RecordFormat):
                 tokens_before=maybe_count(fields.get("tokensBefore")),
             )
         wire = maybe_object(fields.get("message"))
-        if fields.get("type") != "message" or wire.get("role") not in _ROLES:
+        if fields.get("type") != "message" or maybe_text(wire.get("role")) not in _ROLES:
             return None
         content = wire.get("content")
         foreign: Wire = {"text": True} if isinstance(content, str) else {}

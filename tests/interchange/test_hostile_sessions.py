@@ -1,0 +1,92 @@
+"""Session files of other programs with anything in them: nothing is fatal, nothing gets lost."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metis.canonical import validate_session
+from metis.interchange.registry import session_format
+from metis.interchange.session_format import WriteOptions
+from metis.interchange.source import Source
+from session_files import claude_file, codex_file, gemini_file, opencode_file, pi_file
+
+FILES = {
+    "claude-code": claude_file,
+    "codex": codex_file,
+    "gemini-cli": gemini_file,
+    "opencode": opencode_file,
+    "pi": pi_file,
+}
+VALUES: tuple[Any, ...] = (None, 0, -1, 1.5, "", "x", [], {}, [None], [{}], {"type": "x"}, True)
+ROUNDS = 25
+
+
+def mutated(value: Any, source: random.Random) -> Any:
+    """The value with one part replaced, removed or added somewhere."""
+    if isinstance(value, dict) and value and source.random() < 0.8:
+        fields: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType] - JSON
+        key = source.choice(sorted(fields))
+        if source.random() < 0.2:
+            del fields[key]
+        else:
+            fields[key] = mutated(fields[key], source)
+        return fields
+    if isinstance(value, list) and value and source.random() < 0.8:
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType] - JSON
+        index = source.randrange(len(items))
+        items[index] = mutated(items[index], source)
+        return items
+    return source.choice(VALUES)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_any_record_is_read_reported_and_written_back(name: str, tmp_path: Path) -> None:
+    path = FILES[name](tmp_path, "/work/owls")
+    form = session_format(name)
+    source = random.Random(name)  # noqa: S311 - test data, the same in every run
+    is_document = name == "opencode"
+    original = path.read_text()
+    for _ in range(ROUNDS):
+        values = json.loads(original)["messages"] if is_document else _lines(original)
+        for _ in range(source.randint(1, 3)):
+            index = source.randrange(len(values))
+            values[index] = mutated(values[index], source)
+        if is_document:
+            document = json.loads(original) | {"messages": values}
+            data = json.dumps(document).encode()
+        else:
+            data = "".join(json.dumps(value) + "\n" for value in values).encode()
+        (session,) = form.read(Source(None, data))
+        assert validate_session(session.messages()) == []
+        written = form.write(list(session.entries), WriteOptions())
+        if not is_document:
+            assert _lines(written.data.decode()) == values
+        other = session_format("codex" if name == "claude-code" else "claude-code")
+        other.write(list(session.entries), WriteOptions(foreign_id="f"))
+
+
+def _lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "gemini-cli", "pi"])
+def test_lines_that_are_too_long_too_deep_or_no_json_are_reported(
+    name: str, tmp_path: Path
+) -> None:
+    path = FILES[name](tmp_path, "/work/owls")
+    deep = b'{"type":"user","message":' + b"[" * 5000 + b"]" * 5000 + b"}\n"
+    wide = b'{"type":"user","message":' + b'{"a":[' * 150 + b"]}" * 150 + b"}\n"
+    path.write_bytes(path.read_bytes() + deep + wide + b"\xff\xfe not JSON\n" + b'{"type":"us')
+    (session,) = session_format(name).read(Source(path))
+    broken = [loss for loss in session.losses if loss.block_type == "line"]
+    assert len(broken) == 4
+    assert "still be writing" in broken[-1].reason
+    assert len(session.messages()) == len(list(_messages(name, tmp_path / "other")))
+
+
+def _messages(name: str, directory: Path) -> list[Any]:
+    (session,) = session_format(name).read(Source(FILES[name](directory, "/work/owls")))
+    return session.messages()
