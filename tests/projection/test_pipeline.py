@@ -456,7 +456,8 @@ def test_the_answer_to_an_invalid_call_says_what_was_wrong() -> None:
 @pytest.mark.row("T111")
 def test_a_name_that_the_target_does_not_take_has_a_short_form() -> None:
     long = "mcp__" + "x" * 80
-    names = [wire_tool_name(name) for name in ("ok", "a.b", "a:b", long, f"{long}y", "", "$READ")]
+    given_names = ("ok", "a.b", "a:b", long, f"{long}y", "", "$READ", "1password", "-x")
+    names = [wire_tool_name(name) for name in given_names]
     assert names[0] == "ok"
     assert len(set(names)) == len(names)
     assert all(len(name) <= 64 and PORTABLE_NAME.fullmatch(name) for name in names)

@@ -38,7 +38,8 @@ from metis.projection.target import Target, is_native
 
 NO_RESULT = "No result of this call is available. It may or may not have run."
 """The result of an unanswered call; it claims nothing about the cause (T21)."""
-PORTABLE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+# Gemini 3 answers 400 to a name that begins with a digit, such as `1password_get_item`.
+PORTABLE_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]*")
 """A tool name that every target accepts, if it is not too long."""
 
 _FOREIGN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -312,7 +313,9 @@ def wire_tool_name(name: str, max_length: int = 64) -> str:
         return name
     # The hash keeps two names apart that differ only in characters which are replaced.
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
-    stem = _FOREIGN_CHARACTERS.sub("_", name)[: max_length - _HASH_LENGTH - 1].strip("_") or "tool"
+    stem = _FOREIGN_CHARACTERS.sub("_", name).strip("_") or "tool"
+    stem = stem if stem[0].isalpha() else f"tool_{stem}"
+    stem = stem[: max_length - _HASH_LENGTH - 1].rstrip("_")
     return f"{stem}_{digest}"
 
 
