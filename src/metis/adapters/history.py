@@ -169,13 +169,8 @@ def _continued(
     projection = project_appended(new, earlier.target, earlier.call_ids)
     if projection is None:
         return None
-    fresh = replace(
-        earlier,
-        dialect=earlier.dialect.copy(),
-        encoder=earlier.encoder.copy(),
-        is_base=False,
-    )
-    return _extended(fresh, messages, projection, profile)
+    copies = earlier.dialect.copy(), earlier.encoder.copy()
+    return _extended(earlier, copies, messages, projection, profile)
 
 
 def _with_base(
@@ -220,17 +215,21 @@ def _encoded(
     messages: Sequence[Message], profile: Profile, model: ModelFacts, target: Target
 ) -> EncodedHistory:
     projection = project(_as_host_knows(messages, profile), target)
-    encoder = CODECS[profile.protocol].history()
-    empty = EncodedHistory((), target, target, None, Dialect(profile, model), [], encoder)
-    return _extended(empty, messages, projection, profile)
+    dialect, encoder = Dialect(profile, model), CODECS[profile.protocol].history()
+    empty = EncodedHistory((), target, target, None, dialect, [], encoder)
+    return _extended(empty, (dialect, encoder), messages, projection, profile)
 
 
 def _extended(
-    earlier: EncodedHistory, messages: Sequence[Message], projection: Projection, profile: Profile
+    earlier: EncodedHistory,
+    writers: tuple[Dialect, HistoryEncoder],
+    messages: Sequence[Message],
+    projection: Projection,
+    profile: Profile,
 ) -> EncodedHistory:
-    """Return a history with its new messages added to dialect and encoder of the earlier one."""
+    """Return a history with its new messages added to a dialect and an encoder of the earlier."""
     new = messages[len(earlier.messages) :]
-    dialect, encoder = earlier.dialect, earlier.encoder
+    dialect, encoder = writers
     projected, losses = projection.messages, projection.losses
     wire_ids = dialect.wire_ids(projection.call_ids)
     is_usual, foreign = _original_forms(new, profile)
