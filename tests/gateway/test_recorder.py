@@ -456,6 +456,7 @@ async def test_the_record_has_exactly_its_keys_while_pending_and_after_a_restart
     assert stored["session"] == exchange.session_id
     assert stored["usage"]["input_tokens"] == 100
     assert Decimal(stored["cost_usd"]) == (Decimal(100) * 3 + Decimal(20) * 15) / 1_000_000
+    assert "E" not in stored["cost_usd"]
     assert stored["timings"]["total_ms"] == 250
 
 

@@ -223,7 +223,8 @@ def exchange_record(exchange: Exchange, usage: Usage | None) -> bytes:
             "status": exchange.status,
             "losses": exchange.losses,
             "usage": None if usage is None else {name: getattr(usage, name) for name in _USAGE},
-            "cost_usd": cost,
+            # Plain digits: a small amount as 8E-7 is hard to read, and refused by some programs.
+            "cost_usd": None if cost is None else format(cost, "f"),
             "attempts": exchange.attempts,
             "timings": {
                 "total_ms": _since(timings.begin, timings.end),

@@ -189,8 +189,9 @@ class Writer:
 
     def _hand_over(self, batch: list[WriteJob]) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="metis-store", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="metis-store", daemon=True)
+            thread.start()
+            self._thread = thread  # started: `close` runs in another thread, and joins it
         self._batches.put(batch)
 
     def _serve(self) -> None:
