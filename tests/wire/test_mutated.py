@@ -19,6 +19,8 @@ from metis.canonical.errors import EncodeError, MetisError
 from metis.streaming import MessageComplete, StreamError, StreamEvent
 from metis.verify.laws import SERVING_LAWS, Law, check_laws
 from metis.verify.recordings import Recording
+from metis.verify.seals import seal_faults, seals_of
+from metis.verify.served import served_faults, translated_faults, written_stream_faults
 from metis.wire.call import RequestContext
 from mutation import Mutation
 
@@ -36,6 +38,10 @@ IN_LINES = [name for name in PROVIDERS.values() if name != "bedrock-converse"]
 """Those whose streams are lines of text."""
 NAMED = re.compile(r'[iI]d: was string "", is string ')
 """A call without an id gets one (T10)."""
+SAID = frozenset({"text", "thinking", "tool_use"})
+"""Parts of a response of which no client may read others in a stream."""
+MADE_UP = frozenset({"model", "response_id", "usage"})
+"""What a stream needs, and has in place of what a response lacks."""
 CASES = 600
 PAIRS = 100
 SEED = 7
@@ -146,6 +152,44 @@ def test_answers_are_served_elsewhere_or_refused(protocol: str, target: str) -> 
         if words(answer):
             assert words(answer) in words(server.from_wire_response(served)), body
     assert refused <= len(bodies) / 2
+
+
+@pytest.mark.parametrize("target", PROVIDERS.values())
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_served_answers_say_the_same_plain_and_streamed(protocol: str, target: str) -> None:
+    """What is no sound response may differ in its ids and counts, never in what was said."""
+    source, client = adapters.get(PROVIDERS[protocol]), adapters.get(target)
+    context = RequestContext(session_id="sess_mutated")
+    odd: list[str] = []
+    for body in responses(protocol, PAIRS):
+        try:
+            answer = source.from_wire_response(body, context)
+        except MetisError:
+            continue
+        events = source.response_events(answer, context)
+        faults = [
+            *served_faults(client, context, answer, events),
+            *translated_faults(client, context, answer),
+        ]
+        assert [fault for fault in faults if fault.split(": ")[1] in SAID] == [], body
+        if seals_of(answer) and source is not client:
+            seals = seal_faults(source, client, context, answer, events)
+            assert [fault for fault in seals if "as it is" in fault] == [], body
+        odd += [fault for fault in faults if fault.split(": ")[1] not in MADE_UP][:1]
+    assert len(odd) <= PAIRS / 10, odd
+
+
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_written_streams_read_as_they_were(protocol: str) -> None:
+    """Streams that no server would send, in their own protocol: nearly all come back whole."""
+    adapter = adapters.get(PROVIDERS[protocol])
+    context = RequestContext(session_id="sess_mutated")
+    odd = [
+        faults[:1]
+        for stream in streams(protocol, CASES)
+        if (faults := list(written_stream_faults(adapter, context, read(adapter, [stream]))))
+    ]
+    assert len(odd) <= CASES / 10, odd[:20]
 
 
 @pytest.mark.parametrize("target", IN_LINES)

@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -12,13 +12,15 @@ from corpus import CORPUS, needs_corpus, needs_whole_corpus
 from metis import adapters
 from metis.adapters import Adapter, RequestContext
 from metis.canonical import Message, MetisError, ToolUseBlock
+from metis.canonical.metadata import MessageStatus
 from metis.streaming import MessageComplete, StreamEvent
-from metis.verify import adapter_of, read_recording
+from metis.verify import adapter_of, differences, read_recording
 from metis.verify.served import (
     broken_call_faults,
     read_stream,
     served_faults,
     translated_faults,
+    write_stream,
     written_stream_faults,
 )
 from metis.wire.original_form import response_events
@@ -126,6 +128,73 @@ def test_clients_read_all_of_a_response_but_the_losses(name: str) -> None:
         if each.message is not None
     )
     summary(faults, UNEQUAL[name])
+
+
+DEFAULTS = frozenset({"closed", "index", "tool_choice", "tools", "temperature", "top_p", "type"})
+"""Keys that a stream may state, or leave out, with the same meaning."""
+
+
+def meaningful(value: Any) -> Any:
+    """JSON without what says nothing: empty values, and keys with defaults."""
+    if isinstance(value, dict):
+        items = {
+            key: meaningful(each)
+            for key, each in cast("dict[str, Any]", value).items()
+            if key not in DEFAULTS
+        }
+        return {key: each for key, each in items.items() if each not in (None, "", [], {})}
+    if isinstance(value, list):
+        return [meaningful(each) for each in cast("list[Any]", value)]
+    return value
+
+
+@needs_corpus
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_plain_response_is_streamed_with_every_key(name: str) -> None:
+    """A client that wants a stream, of a provider that has answered without one."""
+    faults: dict[str, Any] = {}
+    for each in responses(RECORDINGS[name]):
+        if each.message is None or each.message.metadata.status is not MessageStatus.COMPLETE:
+            continue
+        data, losses = write_stream(
+            each.adapter, CONTEXT, each.adapter.response_events(each.message, CONTEXT)
+        )
+        end = read_stream(each.adapter, CONTEXT, data)[-1]
+        assert isinstance(end, MessageComplete), each.id
+        before, after = (
+            meaningful(json.loads(each.adapter.encode_response(message, CONTEXT).body))
+            for message in (each.message, end.message)
+        )
+        if losses or before != after:
+            faults[each.id] = [*losses, *differences(before, after)][:2]
+    assert faults == {}
+
+
+def test_other_candidates_of_a_gemini_stream_stay_in_the_message() -> None:
+    def chunk(*candidates: tuple[int, str], reason: str | None = None) -> bytes:
+        wire = [
+            {
+                "index": index,
+                "content": {"role": "model", "parts": [{"text": text}]},
+                **({} if reason is None else {"finishReason": reason}),
+            }
+            for index, text in candidates
+        ]
+        usage = {"promptTokenCount": 1, "candidatesTokenCount": 2, "totalTokenCount": 3}
+        body = {"candidates": wire, "responseId": "r", "modelVersion": "m", "usageMetadata": usage}
+        return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+    stream = chunk((0, "a"), (1, "x")) + chunk((1, "y")) + chunk((0, "b"), (1, "z"), reason="STOP")
+    gemini = adapters.get("gemini")
+    events = read_stream(gemini, CONTEXT, stream)
+    end = events[-1]
+    assert isinstance(end, MessageComplete)
+    body = json.loads(gemini.encode_response(end.message, CONTEXT).body)
+    texts = [each["content"]["parts"][0]["text"] for each in body["candidates"]]
+    assert texts == ["ab", "xyz"]
+    assert list(written_stream_faults(gemini, CONTEXT, events)) == []
+    _, losses = write_stream(adapters.get("anthropic"), CONTEXT, events)
+    assert "$.candidates[1]" in {loss.path for loss in losses}
 
 
 def test_what_only_one_host_says_is_a_loss() -> None:

@@ -28,6 +28,7 @@ from metis.adapters.response_decoder import (
     ToolCallDecoder,
     ToolCallRules,
     for_issuer,
+    replayed_events,
     with_issuer,
 )
 from metis.adapters.response_encoder import (
@@ -65,7 +66,7 @@ from metis.wire.call import (
 )
 from metis.wire.codec import StreamDecoder, StreamEncoder
 from metis.wire.history import HistoryEncoder
-from metis.wire.original_form import has_foreign_form
+from metis.wire.original_form import has_foreign_form, response_events
 from metis.wire.output_format import OutputFormat
 
 log = logging.getLogger("metis.adapters")
@@ -431,6 +432,21 @@ class Adapter:
         message, losses = response_for_client(message, self.profile, face)
         body = self._codec.encode_response(message, context)
         return ServedResponse(body, losses)
+
+    def response_events(
+        self, message: Message, context: RequestContext | None = None
+    ) -> list[StreamEvent]:
+        """Return the events of a response that this provider has not streamed.
+
+        They have the original form of each part, so that a client which wants a stream reads the
+        same keys as in the plain response.
+        """
+        context = replace(self.complete_context(context), status=None)
+        events = None
+        if message.metadata.provider == self.name:
+            body = self._codec.encode_response(message, context)
+            events = replayed_events(message, self.stream_decoder(context), body)
+        return list(response_events(message)) if events is None else events
 
     def encode_error(self, error: ProviderError) -> tuple[int, bytes]:
         """Return the status and the body with which this provider would report an error."""

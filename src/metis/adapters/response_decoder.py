@@ -22,6 +22,7 @@ from metis.canonical.blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
+from metis.canonical.errors import MetisError
 from metis.canonical.ids import hashed_tool_id
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import StopReason
@@ -36,6 +37,7 @@ from metis.streaming import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
+    UsageUpdate,
 )
 from metis.streaming.arguments import split_joined_objects
 from metis.wire.codec import StreamDecoder
@@ -159,6 +161,44 @@ class IssuerDecoder(DecoderWrapper):
                 return replace(event, block=block)
             case _:
                 return event
+
+
+def replayed_events(
+    message: Message, decoder: StreamDecoder, body: bytes
+) -> list[StreamEvent] | None:
+    """Return the events of a plain response as its provider would have streamed them, in one piece.
+
+    Decoders read a body in place of a stream, since some hosts answer so; their events have the
+    original form of each part. None if one does not, or reads another response.
+    """
+    try:
+        events = [*decoder.feed(body), *decoder.finish()]
+    except MetisError:
+        return None
+    end = events[-1] if events else None
+    if not isinstance(end, MessageComplete):
+        return None
+    if end.message.content_digest() != message.content_digest():
+        return None
+    calls = [
+        [block.id for block in each.content if type(block) is ToolUseBlock]
+        for each in (end.message, message)
+    ]
+    ours = dict(zip(*calls, strict=True))
+    return [_with_ids_of(event, message, ours) for event in events]
+
+
+def _with_ids_of(event: StreamEvent, message: Message, ours: Mapping[str, str]) -> StreamEvent:
+    match event:
+        case ToolUseStart() | ToolUseInputDelta() | ToolUseEnd():
+            call = ours.get(event.tool_use_id, event.tool_use_id)
+            return replace(event, message_id=message.id, tool_use_id=call)
+        case MessageComplete():
+            return replace(event, message_id=message.id, message=message)
+        case UsageUpdate():
+            return replace(event, message_id=message.id, usage=message.metadata.usage)
+        case _:
+            return replace(event, message_id=message.id)
 
 
 class ToolCallRules:

@@ -79,8 +79,11 @@ def _with_content(message: Message, content: tuple[ContentBlock, ...]) -> Messag
     if are_identical(content, message.content):
         return message
     metadata = message.metadata
-    has_calls = any(type(block) is ToolUseBlock for block in content)
-    if metadata.stop_reason is StopReason.TOOL_USE and not has_calls:
+    had_calls, has_calls = (
+        any(type(block) is ToolUseBlock for block in blocks)
+        for blocks in (message.content, content)
+    )
+    if metadata.stop_reason is StopReason.TOOL_USE and had_calls and not has_calls:
         # The only call was broken and cannot be written: the client must not wait for another.
         metadata = replace(metadata, stop_reason=StopReason.MAX_TOKENS)
     return replace(message, content=content, metadata=metadata)

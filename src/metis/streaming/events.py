@@ -198,10 +198,12 @@ def events_of_message(
     message: Message,
     protocol: str | None = None,
     wire_ids: Mapping[str, str] = MappingProxyType({}),
+    forms: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[StreamEvent]:
     """Yield the events of a response that was not streamed: one delta for each block.
 
-    `wire_ids` are the ids that the provider gave to calls, in `protocol`.
+    `wire_ids` are the ids that the provider gave to calls, in `protocol`, and `forms` the original
+    forms of blocks by their index.
     """
     message_id, metadata = message.id, message.metadata
     yield MessageStart(
@@ -214,14 +216,17 @@ def events_of_message(
     for index, block in enumerate(message.content):
         match block:
             case TextBlock():
-                yield TextDelta(message_id, index, block.text, citations=block.citations)
+                form = forms.get(str(index))
+                yield TextDelta(message_id, index, block.text, form, block.citations)
             case ThinkingBlock() if block.text or block.format is None:
+                form, seal = forms.get(str(index)), block.signature
                 yield ThinkingDelta(
-                    message_id, index, block.text, block.signature, block.format, id=block.id
+                    message_id, index, block.text, seal, block.format, form, block.id
                 )
             case ToolUseBlock():
                 wire_id = wire_ids.get(block.id)
-                yield ToolUseStart(message_id, index, block.id, block.name, wire_id)
+                form = forms.get(str(index))
+                yield ToolUseStart(message_id, index, block.id, block.name, wire_id, form)
                 yield ToolUseEnd(message_id, index, block.id, block.input, block.invalid)
             case _:
                 yield BlockAdded(message_id, index, block)

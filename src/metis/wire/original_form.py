@@ -178,6 +178,11 @@ def response_events(message: Message) -> Iterator[StreamEvent]:
     """Yield the events of a response that was not streamed, with the ids that its provider gave."""
     for protocol, form in (message.metadata.provider_raw or EMPTY).items():
         if isinstance(form, Mapping) and "response" in form:
-            wire_ids = cast("Mapping[str, Any]", form).get("ids") or EMPTY
-            return events_of_message(message, protocol, wire_ids)
+            stored = cast("Mapping[str, Any]", form)
+            forms = stored.get("blocks") or EMPTY
+            # What is as the blocks say has no form; edited content may have that of another block.
+            is_same = forms and stored.get("digest") == message.content_digest()
+            return events_of_message(
+                message, protocol, stored.get("ids") or EMPTY, forms if is_same else EMPTY
+            )
     return events_of_message(message)

@@ -168,6 +168,7 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         self._add_usage(decode_usage(body.get("usage"), self._context), events)
 
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
+        self._report_unclosed(events)
         index = _index(wire, len(self._blocks))
         block = self._new_block(index, dict(maybe_object(wire.get("content_block"))))
         match block.wire:
@@ -268,7 +269,16 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         self._add_usage(decode_usage(usage, self._context), events)
 
     def _on_message_stop(self, _: Wire, events: list[StreamEvent]) -> None:
+        self._report_unclosed(events)
         self._complete(events)
+
+    def _report_unclosed(self, events: list[StreamEvent]) -> None:
+        """Report a block that comes at once, and whose end a host has left out."""
+        block = self._blocks.get(self._newest)
+        if block is not None and not block.is_closed:
+            kind = block.wire.get("type")
+            if kind not in _STREAMED_TYPES:
+                self._on_block_stop({"index": self._newest}, events)
 
     def _on_error(self, wire: Wire, events: list[StreamEvent]) -> None:
         self._fail(decode_error(wire, self._context.status), events)
@@ -286,6 +296,8 @@ _PLAIN_STARTS: tuple[Wire, ...] = (
     {"type": "thinking", "thinking": "", "signature": ""},
 )
 _CALL_KEYS = 4
+_STREAMED_TYPES = ("text", "thinking", "tool_use")
+"""The types of blocks whose deltas are events."""
 
 
 def _is_plain_start(wire: Wire) -> bool:

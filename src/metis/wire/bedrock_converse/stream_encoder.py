@@ -73,7 +73,10 @@ class ConverseStreamEncoder(BlockStreamEncoder):
         self._has_input = False
         start: Wire = {"toolUse": {"toolUseId": self._wire_id(event), "name": event.tool_name}}
         if event.original_form is not None and self._is_native:
-            start = {**event.original_form}
+            # A plain response states the arguments there, which deltas do here.
+            call = maybe_object(event.original_form.get("toolUse"))
+            rest = {key: value for key, value in call.items() if key != "input"}
+            start = {**event.original_form, "toolUse": rest} if call else {**event.original_form}
         # Only calls have a start event; texts and thinking begin with their first delta.
         opened = self._open_block(event, {})
         return opened + self._encode_block_start(event.content_block_index, start)

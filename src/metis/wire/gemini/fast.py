@@ -167,7 +167,9 @@ class FastGeminiHistoryEncoder(GeminiHistoryEncoder):
         signature: _Signature = UNSET
         for block in content:
             if type(block) is TextBlock:
-                parts.append(_TextPart(block.text, signature))
+                if signature is not UNSET:
+                    return None  # it may belong to a call behind the text
+                parts.append(_TextPart(block.text))
             elif type(block) is ToolUseBlock:
                 call = _FunctionCall(block.input, wire_ids.get(block.id, UNSET), block.name)
                 parts.append(_CallPart(call, signature))

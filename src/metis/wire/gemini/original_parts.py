@@ -16,7 +16,7 @@ from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolU
 from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.wire.gemini.key_names import PROTOCOL, style_of, with_style
 from metis.wire.gemini.parts import PartDecoder, PartEncoder
-from metis.wire.json_access import Wire
+from metis.wire.json_access import Wire, maybe_list, maybe_object
 from metis.wire.original_form import aligned, write_sorted
 
 _read = msgspec.json.Decoder().decode
@@ -112,3 +112,26 @@ def _are_equal(encoded: Any, wire: Any) -> bool:
         one, other = cast("Wire", encoded), cast("Wire", wire)
         return one.keys() == other.keys() and all(_are_equal(one[k], other[k]) for k in one)
     return type(cast("object", encoded)) is type(cast("object", wire)) and encoded == wire
+
+
+def joined_candidate(pieces: Sequence[Wire]) -> Wire:
+    """Return a candidate of the pieces that a stream had of it, with pieces of a text joined."""
+    whole: Wire = {}
+    content: Wire = {}
+    parts: list[tuple[Any, list[str]]] = []
+    for piece in pieces:
+        whole |= {key: value for key, value in piece.items() if key != "content"}
+        new = maybe_object(piece.get("content"))
+        content |= {key: value for key, value in new.items() if key != "parts"}
+        for part in maybe_list(new.get("parts")):
+            wire = maybe_object(part)
+            text = wire.get("text")
+            form = {key: value for key, value in wire.items() if key != "text"}
+            if not isinstance(text, str):
+                parts.append((part, []))
+            elif parts and parts[-1][1] and parts[-1][0] == form:
+                parts[-1][1].append(text)
+            else:
+                parts.append((form, [text]))
+    joined = [{**form, "text": "".join(texts)} if texts else form for form, texts in parts]
+    return {**whole, "content": {**content, "parts": joined}} if content or joined else whole

@@ -26,6 +26,7 @@ from metis.streaming.text_frames import UNREADABLE
 from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed
 from metis.wire.gemini.key_names import PROTOCOL, field, with_camel_keys
+from metis.wire.gemini.original_parts import joined_candidate
 from metis.wire.gemini.parts import PartDecoder
 from metis.wire.gemini.request import CallPairing
 from metis.wire.gemini.response import (
@@ -223,6 +224,8 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         self._part_decoder: PartDecoder | None = None
         self._body: Wire = {}
         self._candidate: Wire = {}
+        self._alternatives: dict[int, list[Wire]] = {}
+        """The pieces of other candidates, by index: only the message has them, no event does."""
         self._parts: list[Any] = []
         self._pieces: list[str] = []
         """The text of the last part, while more may come."""
@@ -287,7 +290,14 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         self._body |= {key: value for key, value in wire.items() if key != "candidates"}
         count = len(self._parts)
         try:
-            self._add_candidate(first_candidate(wire), events)
+            candidates = map(maybe_object, maybe_list(wire.get("candidates")))
+            for place, candidate in enumerate(candidates):
+                index = candidate.get("index")
+                index = index if type(index) is int and index > 0 else place
+                if index:
+                    self._alternatives.setdefault(index, []).append(candidate)
+                else:
+                    self._add_candidate(candidate, events)
         except RecursionError:
             # Without the part that is too deep the message can still be built.
             del self._parts[count:]
@@ -453,7 +463,12 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         content = maybe_object(candidate.get("content"))
         if self._parts:
             candidate["content"] = {**content, "parts": list(self._parts)}
-        body = {**self._body, "candidates": [candidate]} if candidate or self._parts else self._body
+        body = self._body
+        if candidate or self._parts or self._alternatives:
+            others = (
+                joined_candidate(self._alternatives[index]) for index in sorted(self._alternatives)
+            )
+            body = {**body, "candidates": [candidate, *others]}
         return decode_body(
             body, self._context, message_id=self._message_id, scope=self._scope, status=status
         )
