@@ -67,6 +67,11 @@ class SealMemory:
         self._most = most
         self._values: OrderedDict[tuple[str, str], str] = OrderedDict()
 
+    @property
+    def has_any(self) -> bool:
+        """Whether anything is stored; most gateways never store any."""
+        return bool(self._values)
+
     def store(self, tenant: str, record: SealRecord) -> None:
         """Store the seals of a response."""
         for key in record.keys:
@@ -93,7 +98,7 @@ def read_request(
         model=endpoint.model or None,
         provider=client.name,
         path=endpoint.path,
-        find_seals=partial(seals.find, tenant),
+        find_seals=partial(seals.find, tenant) if seals.has_any else None,
     )
     exchange.request = reader.read(client, tenant, call.body, context)
     return exchange.request

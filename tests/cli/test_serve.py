@@ -1,0 +1,64 @@
+"""`metis serve` and `metis run`: what they print, and how a client is started."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from metis.cli.main import cli
+from metis.gateway.clients import client_setups
+
+
+@pytest.mark.parametrize("client", ["claude", "codex", "gemini", "opencode", "aider"])
+def test_the_lines_to_paste_lead_to_the_gateway(client: str) -> None:
+    result = CliRunner().invoke(
+        cli, ["serve", "--port", "4999", "--key", "me=secret-1", "--print-env", client]
+    )
+    assert result.exit_code == 0, result.output
+    assert "127.0.0.1:4999" in result.output
+    assert "secret-1" in result.output
+    assert result.output.splitlines()[-1].startswith(client)
+
+
+def test_an_open_address_without_a_key_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["serve", "--host", "192.0.2.1", "--print-env", "claude"])
+    assert result.exit_code != 0
+    assert "--key" in result.output
+
+
+def test_the_settings_of_opencode_are_json() -> None:
+    setup = client_setups("http://127.0.0.1:1", "key")["opencode"]
+    options = json.loads(setup.environment["OPENCODE_CONFIG_CONTENT"])
+    assert options["provider"]["metis"]["options"]["baseURL"] == "http://127.0.0.1:1/v1"
+
+
+@pytest.mark.slow
+def test_a_client_runs_through_a_gateway_of_its_own(tmp_path: Path) -> None:
+    program = tmp_path / "claude"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import json, os, sys, urllib.request\n"
+        "body = {'model': 'claude-x', 'max_tokens': 50,\n"
+        "        'messages': [{'role': 'user', 'content': sys.argv[1]}]}\n"
+        "request = urllib.request.Request(\n"
+        "    os.environ['ANTHROPIC_BASE_URL'] + '/v1/messages', json.dumps(body).encode(),\n"
+        "    {'authorization': 'Bearer ' + os.environ['ANTHROPIC_AUTH_TOKEN']})\n"
+        "print(urllib.request.urlopen(request).read().decode())\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "METIS_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-m", "metis", "run", "claude", "say hello"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"type":"message"' in done.stdout
