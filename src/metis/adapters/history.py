@@ -142,13 +142,13 @@ def encode_history(
     """Return the messages encoded for a target; what the cache has of them is reused."""
     history = None
     earlier = cache.find(messages, target)
-    if earlier is not None:
-        history = _continued(earlier, messages, profile)
     # Clients of Anthropic move their cache marks: the last messages of a request come again
     # without them. What precedes those is then encoded apart, and used for the next request.
     is_moving = earlier is None and cache.has_changed_end(messages, target)
-    if is_moving or (history is not None and earlier is not None and earlier.is_base):
-        history = _with_base(earlier, messages, profile, model, target) or history
+    if is_moving or (earlier is not None and earlier.is_base):
+        history = _with_base(earlier, messages, profile, model, target)
+    elif earlier is not None:
+        history = _continued(earlier, messages, profile)
     if history is None:
         history = _encoded(messages, profile, model, target)
     limit = profile.many_images_limit
@@ -187,8 +187,9 @@ def _with_base(
         if not end:
             return None
         head = messages[:end]
-        base = _encoded(head, profile, model, target) if base is None else None
-        if earlier is not None:
+        if earlier is None:
+            base = _encoded(head, profile, model, target)
+        else:
             base = _continued(earlier, head, profile)
         if base is None or base.call_ids is None:
             return None
