@@ -62,3 +62,14 @@ def test_a_client_runs_through_a_gateway_of_its_own(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert '"type":"message"' in done.stdout
+    store = f"sqlite:///{tmp_path / 'home' / 'metis.db'}"
+    cost = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-m", "metis", "cost", "--store", store, "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    totals = json.loads(cost.stdout)["groups"].values()
+    assert [(row["call_count"], row["cost_usd"]) for row in totals] == [(1, "0")]

@@ -37,7 +37,7 @@ async def test_models_are_listed_in_the_shape_that_the_client_reads() -> None:
     fast = next(row for row in openai["data"] if row["id"] == "fast")
     assert openai["object"] == "list"
     assert fast["context_window"] >= 128_000
-    assert float(fast["pricing"]["prompt"]) > 0
+    assert fast["pricing"]["prompt"] == "0.0000025"
     assert fast["capabilities"]["tools"] is True
     assert anthropic["has_more"] is False
     assert anthropic["first_id"] == anthropic["data"][0]["id"] == "fast"

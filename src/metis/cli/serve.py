@@ -100,11 +100,14 @@ def make_gateway(config: GatewayConfig) -> Any:
     """Return the application for settings, with the keys and the store of the user."""
     from metis.gateway.app import Gateway  # noqa: PLC0415 - not needed to run a client
     from metis.gateway.recorder import Recorder  # noqa: PLC0415 - as above
+    from metis.gateway.upstream import Providers  # noqa: PLC0415 - as above
 
     paths = UserPaths.from_environment()
     keys, reader = Keys(file=paths.keys), RequestReader()
     base_urls = {name: row.base_urls[0] for name, row in config.providers.items() if row.base_urls}
-    models = Models(base_urls=base_urls, keys=keys)
+    # Without a provider the simulator answers, which costs nothing.
+    is_simulated = not Providers(config, keys).names()
+    models = Models(base_urls=base_urls, keys=keys, free=is_simulated)
     store = None if config.store == NO_STORE else open_store(config.store or paths.store_url)
     return Gateway(
         config,

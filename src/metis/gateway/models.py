@@ -226,6 +226,6 @@ class ListedModel(Struct, frozen=True):
         rates = prices.periods[-1].standard.rates
         million = 1_000_000
         return {
-            "prompt": str(rates.input_per_mtok_usd / million),
-            "completion": str(rates.output_per_mtok_usd / million),
+            "prompt": format(rates.input_per_mtok_usd / million, "f"),
+            "completion": format(rates.output_per_mtok_usd / million, "f"),
         }
