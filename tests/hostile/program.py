@@ -98,7 +98,7 @@ def _read_all(stream: int) -> bytes:
 
 
 if __name__ == "__main__":
-    Transport.__init__ = _limited  # type: ignore[method-assign]
+    Transport.__init__ = _limited
     metis.cli.main.main = _measured
     assert client_module.Transport is Transport
     __import__("aiohttp")

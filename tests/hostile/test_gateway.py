@@ -13,6 +13,7 @@ from hostile.kinds import KEY, KINDS, Kind
 from hostile.limits import RESPONSE_LIMITS, assert_no_key, limited_memory
 from hostile.server import hostile_server
 from metis.gateway.config import GatewayConfig, Limits, ProviderConfig
+from metis.gateway.exchange import Exchange
 
 pytestmark = pytest.mark.anyio
 PROMPT = "say all is well"
@@ -55,17 +56,36 @@ async def request(gateway: Served, client: str) -> tuple[int, bytes]:
     return status, bytes(received)
 
 
+def recorded(gateway: Served) -> list[Exchange]:
+    """Return a list that gets every exchange which is recorded from now on."""
+    exchanges: list[Exchange] = []
+    recorder = gateway.gateway.recorder
+    assert recorder is not None
+    record = recorder.record
+
+    def note(exchange: Exchange) -> None:
+        exchanges.append(exchange)
+        record(exchange)
+
+    recorder.record = note
+    return exchanges
+
+
 async def through_gateway(kind: Kind, dialect: Dialect, client: str) -> None:
     async with hostile_server(kind, dialect) as server:
         limits = Limits(silence_s=kind.silence_s, response_bytes=1_000_000)
         row = ProviderConfig(base_url=server.url, keys=(KEY,))
         config = GatewayConfig(limits=limits, providers={dialect.provider: row})
         async with serve(config=config, routes=(f"*={dialect.provider}:some-model",)) as gateway:
+            exchanges = recorded(gateway)
             async with limited_memory():
                 status, body = await request(gateway, client)
             assert server.request_count == 1
             assert status, "the gateway gave no response"
             assert_no_key(body)
+            for exchange in exchanges:
+                assert_no_key(b"".join(exchange.response_parts) if status >= 400 else b"")
+                assert_no_key(str(exchange.error))
             # What a provider of the client's protocol sends with success goes on as it is.
             if client != dialect.provider and kind.errors and not kind.answers:
                 assert status >= 400 or b"error" in body.lower()

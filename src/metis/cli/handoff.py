@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -209,4 +210,4 @@ async def _print(store: Store, report: HandoffReport, options: HandoffOptions) -
         echo(loss_line(loss, numbers), err=True)
     unseen = count(len(report.losses), "part")
     echo(f"{report.path}: {unseen} changed or left out", err=True)
-    echo(" ".join(report.resume))
+    echo(shlex.join(report.resume))

@@ -212,11 +212,11 @@ async def _pass_error(
         body += await response.content.read(MAX_ERROR_BYTES - len(body))
     if not response.content.at_eof():
         response.close()
-    call.exchange.response_parts.append(body)
     safe = safe_error_body(body, response.status, provider)
     if not isinstance(safe, bytes):
         await reply_error(call, safe, provider)
         return
+    call.exchange.response_parts.append(safe)  # what is stored has no key either
     call.exchange.error = safe[:500].decode(errors="replace")
     headers = _without_keys(returned_headers(response, is_changed=True), provider)
     # No server can write another status, and a client would get nothing.
