@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from metis.adapters import Adapter
-from metis.canonical import Role, StopReason
+from metis.canonical import MessageStatus, Role, StopReason, encode
+from metis.canonical.errors import ResponseLimitError
 from metis.catalog.models import AdapterCapabilities
 from metis.session import CallFailed, Metis, TurnEnded
 from metis.sim import Simulator
@@ -18,7 +19,7 @@ from metis.streaming import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from metis.transport import Retry
+from metis.transport import Limits, Retry
 from session.faults import MODELS, check_whole, options_for
 from session.helpers import events_of
 
@@ -51,6 +52,23 @@ async def test_a_model_that_does_not_stream_is_asked_for_the_whole_answer(
             assert [type(each) for each in again].count(CallFailed) == 1
             check_whole(await m.store.messages(session.id))
         assert not any(json.loads(asked.body).get("stream") for asked, _ in sim.service.exchanges)
+
+
+@pytest.mark.parametrize("model", WHOLE)
+async def test_what_came_of_a_whole_answer_over_the_limit_is_stored(url: str, model: str) -> None:
+    async with Simulator() as sim:
+        limits = Limits(response_bytes=12_000)
+        async with Metis(url, options_for(sim.base_url, limits=limits)) as m:
+            session = await m.session(model=model)
+            with pytest.raises(ResponseLimitError):
+                await session.ask("6000 words")
+            partial = session.messages[-1]
+            assert partial.metadata.status is MessageStatus.ERROR
+            assert len(encode(partial)) > 5000
+            answer = await session.ask("say yes")
+            assert answer is not None
+            assert answer.metadata.status is MessageStatus.COMPLETE
+            check_whole(await m.store.messages(session.id))
 
 
 @pytest.mark.row("M-210")

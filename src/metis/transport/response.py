@@ -13,9 +13,11 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urljoin
 
+import msgspec
 from msgspec.structs import replace
 
 from metis.adapters.adapter import Adapter
+from metis.canonical.blocks import ContentBlock, OpaqueBlock, TextBlock
 from metis.canonical.errors import (
     DecodeError,
     MetisError,
@@ -34,7 +36,7 @@ from metis.streaming.limits import NO_LIMITS, StreamLimits, limit_error
 from metis.transport.retry import retry_after
 from metis.wire.call import RequestContext
 from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, read_error
-from metis.wire.json_access import maybe_object, maybe_text
+from metis.wire.json_access import maybe_list, maybe_object, maybe_text
 
 if TYPE_CHECKING:
     import aiohttp
@@ -144,15 +146,15 @@ async def read_response(
     return body
 
 
-def length_error(max_bytes: int) -> ResponseLimitError:
+def length_error(max_bytes: int, provider: str | None = None) -> ResponseLimitError:
     """Return the error for a body that is longer than allowed."""
     text = f"the response has more than {max_bytes:,} bytes"
-    return ResponseLimitError(text, code="response_bytes")
+    return ResponseLimitError(text, provider=provider, code="response_bytes")
 
 
 async def cut_error(adapter: Adapter, body: bytes, context: RequestContext) -> ResponseLimitError:
     """Return the error for the beginning of a body that is too long, with the message in it."""
-    error = length_error(len(body))
+    error = length_error(len(body), adapter.name)
     error.message = await run_outside(_partial_message, adapter, body, context)
     return error
 
@@ -168,7 +170,26 @@ def _partial_message(adapter: Adapter, body: bytes, context: RequestContext) -> 
     except MetisError:
         return None
     metadata = replace(message.metadata, status=MessageStatus.ERROR)
-    return replace(message, metadata=metadata)
+    content = (*message.content[:-1], *map(_readable_block, message.content[-1:]))
+    return replace(message, content=content, metadata=metadata)
+
+
+def _readable_block(block: ContentBlock) -> ContentBlock:
+    """Return the text of a part that was cut before it stated its kind; others as they are.
+
+    The provider would refuse half of a part.
+    """
+    if not isinstance(block, OpaqueBlock):
+        return block
+    part: Any = msgspec.json.decode(block.raw)
+    while isinstance(part, dict | list) and part:
+        holder = maybe_object(part)
+        text = maybe_text(holder.get("text"))
+        if text is not None:
+            return TextBlock(text)
+        part = maybe_list(holder.get("content") if holder else part)[-1:]
+        part = part[0] if part else None
+    return block
 
 
 async def raise_error(
