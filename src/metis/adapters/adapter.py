@@ -150,7 +150,8 @@ class Adapter:
         if profile.body_keys:
             body_options = self._body_options(plan.options, beta_keys(betas, profile))
         # Native options may name an input that the provider has stored.
-        if messages and history.encoder.is_empty and not options.native.get(profile.protocol):
+        is_unsure = history.call_ids is None and messages
+        if is_unsure and history.encoder.is_empty and not options.native.get(profile.protocol):
             raise InvalidValueError(
                 f"nothing of the messages can be sent to {self.name}; add a user message with text",
                 path="$.messages",

@@ -46,7 +46,9 @@ def accepted_betas(
     A client of the host itself, or a caller, may name features that no table has yet.
     """
     betas = options.betas
-    if not betas or options.origin in (None, profile.name):
+    if not betas:
+        return (), []
+    if options.origin in (None, profile.name):
         return (betas if profile.has_betas else ()), []
     sent = dict.fromkeys(profile.betas[name] for name in betas if name in profile.betas)
     lost = [name for name in betas if name not in profile.betas]
@@ -80,8 +82,9 @@ def with_planned_cache(
     that another will probably follow: one with tools, or one that continues a conversation.
     """
     origin = PROVIDERS.get(options.origin or "")
-    is_marked = origin is None or origin.cache_marks > 0
-    if is_marked or not model.target.cache_marks or profile.marked_model_pattern is None:
+    if profile.marked_model_pattern is None or not model.target.cache_marks:
+        return {}, messages, []
+    if origin is None or origin.cache_marks > 0:
         return {}, messages, []
     if not matches_model(profile.marked_model_pattern, model.name):
         return {}, messages, []

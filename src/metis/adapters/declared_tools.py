@@ -35,6 +35,8 @@ class DeclaredTools(Struct, frozen=True):
     """Those that it gets as the client declared them."""
     call_names: Mapping[tuple[str, str], str] = {}
     """The functions whose names differ from those of the calls, by namespace and name."""
+    has_items: bool = False
+    """Whether messages of the history are declarations and nothing else."""
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -52,10 +54,9 @@ class DeclaredTools(Struct, frozen=True):
 
     def history(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return messages without declarations, whose calls have the names of the functions."""
-        sent = [message for message in messages if not _is_declaration(message)]
-        if self.call_names:
-            sent = [self._with_names(message) for message in sent]
-        return messages if len(sent) == len(messages) and not self.call_names else sent
+        if self.has_items:
+            messages = [message for message in messages if not _is_declaration(message)]
+        return [self._with_names(each) for each in messages] if self.call_names else messages
 
     def _with_names(self, message: Message) -> Message:
         if message.role is not Role.ASSISTANT:
@@ -102,12 +103,15 @@ def declared_tools(
             functions += codec.declared_tools(plain, more)[:MAX_DECLARED]
         else:
             functions += codec.declared_tools(keys, more)[:MAX_DECLARED]
+    has_items = any(map(_is_declaration, messages)) if _RESPONSES in options.native else False
+    if not functions and not native and not has_items:
+        return NO_DECLARED_TOOLS
     names = {
         (tool.namespace or "", tool.name): tool.definition.name
         for tool in functions
         if tool.definition.name != tool.name
     }
-    return DeclaredTools(tuple(functions), tuple(native), names)
+    return DeclaredTools(tuple(functions), tuple(native), names, has_items)
 
 
 def response_context(
@@ -139,9 +143,10 @@ def _has_kind(tool: DeclaredTool) -> bool:
 
 
 def _is_declaration(message: Message) -> bool:
-    content = message.content
-    return bool(content) and all(
-        type(block) is OpaqueBlock and block.kind == _ADDITIONAL_TOOLS for block in content
+    if message.role is not Role.DEVELOPER or not message.content:
+        return False
+    return all(
+        type(block) is OpaqueBlock and block.kind == _ADDITIONAL_TOOLS for block in message.content
     )
 
 

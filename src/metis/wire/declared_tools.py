@@ -6,7 +6,7 @@ namespace. For another provider each becomes a function; its calls come back to 
 kind that it declared (T219).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -40,17 +40,19 @@ class DeclaredTool(Struct, frozen=True):
         return text if isinstance(text, str) and len(arguments) == 1 else None
 
 
-DeclareTools = Callable[[Mapping[str, Any], Iterable[Any]], tuple[DeclaredTool, ...]]
+DeclareTools = Callable[[Mapping[str, Any], Sequence[Any]], tuple[DeclaredTool, ...]]
 """Returns the tools that are no plain functions, from native options and other declarations."""
 
 
 def declare(
-    tools: Iterable[Any], more: Iterable[Any], read_custom: Callable[[Wire], Wire]
+    tools: Sequence[Any], more: Sequence[Any], read_custom: Callable[[Wire], Wire]
 ) -> tuple[DeclaredTool, ...]:
     """Return the tools that are no plain functions, and functions that `more` declares.
 
     `more` are declarations outside of the options, such as tools that a search has loaded.
     """
+    if not more and all(maybe_object(tool).get("type") == FUNCTION_KIND for tool in tools):
+        return ()  # as in almost every request
     declarations = [*_declarations(tools, None, read_custom, has_functions=False)]
     declarations += _declarations(more, None, read_custom, has_functions=True)
     plain = {name for tool in map(maybe_object, tools) if (name := _plain_name(tool))}

@@ -5,7 +5,7 @@ an object `reasoning`, and DeepSeek an object `thinking` that switches it on and
 effort beside it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from metis.canonical.tools import ToolDefinition
@@ -77,7 +77,7 @@ _TOOL_MODES: Mapping[str, ToolMode] = {
 }
 
 
-def declared_tools(native: Mapping[str, Any], more: Iterable[Any] = ()) -> tuple[DeclaredTool, ...]:
+def declared_tools(native: Mapping[str, Any], more: Sequence[Any] = ()) -> tuple[DeclaredTool, ...]:
     """Return the tools of a request that take free text."""
     tools = maybe_list(native.get("tools"))
     return declare(tools, more, lambda tool: maybe_object(tool.get("custom")))

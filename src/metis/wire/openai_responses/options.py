@@ -1,6 +1,6 @@
 """Options and tools of an OpenAI Responses request, with reasoning and the output format."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -128,7 +128,7 @@ def _decode_tool(wire: Wire) -> ToolDefinition | None:
     )
 
 
-def declared_tools(native: Mapping[str, Any], more: Iterable[Any] = ()) -> tuple[DeclaredTool, ...]:
+def declared_tools(native: Mapping[str, Any], more: Sequence[Any] = ()) -> tuple[DeclaredTool, ...]:
     """Return the tools of a request that are no plain functions."""
     return declare(maybe_list(native.get("tools")), more, dict)
 
