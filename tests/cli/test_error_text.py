@@ -107,6 +107,8 @@ def test_the_exit_code_says_whether_another_attempt_can_help(
 def test_a_broken_response_is_not_reported_as_a_provider_that_was_not_reached() -> None:
     broken = errors.NetworkError("no response in time", provider="openai", response_began=True)
     assert "broke off in the middle" in cli_error_line(broken)
+    long = errors.ResponseLimitError("more than 9 events", provider="openai", code="events")
+    assert "the response of openai was ended: more than 9 events" in cli_error_line(long)
     unreached = errors.NetworkError("the stream of cars", provider="openai")
     assert "could not reach openai" in cli_error_line(unreached)
 

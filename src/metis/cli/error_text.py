@@ -191,6 +191,9 @@ def _explain_provider(error: ProviderError) -> _Explanation:  # noqa: PLR0911 - 
             )
         case NetworkError():
             return _explain_network(error, provider, text)
+        case ResponseLimitError():
+            problem = f"the response of {provider} was ended: {text}; what arrived is saved"
+            return _Explanation(problem, "", "/retry, or switch with /model")
         case RedirectError() | WebPageError():
             step = f"check the network and the setting base_urls.{provider}"
             return _Explanation(f"{provider} cannot be used: {text}", step, f"{step}, then /retry")
