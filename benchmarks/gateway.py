@@ -109,7 +109,7 @@ def load(case: Case, port: int, data: Path, connections: int, seconds: float) ->
         environment["MODEL"] = "gpt-4o"
     environment |= {f"H{number}": header for number, header in enumerate(case.headers, 1)}
     script = str(SHARED / "gw" / "post.lua")
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "30s"]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
     done = subprocess.run(  # noqa: S603 - fixed arguments
         [*command, "-s", script, f"http://127.0.0.1:{port}{case.path}"],
         env=environment,
