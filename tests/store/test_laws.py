@@ -542,7 +542,7 @@ async def test_a_store_that_was_closed_in_the_middle_of_a_call_is_closed_later(u
 async def test_an_open_call_is_found_where_too_many_sessions_were_written_to_look_through(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metis.store.connection.MAX_TRACKED_SESSIONS", 1)
+    monkeypatch.setattr(Store, "max_tracked_sessions", 1)
     async with open_store(url) as first:
         for number in range(1, 4):
             await first.create_session(f"sess_{number}")

@@ -6,7 +6,7 @@ The amount is always ours: what a provider reports as charged is never used (M-1
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal, localcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any, Self
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from metis.catalog.models import is_model_id
 from metis.catalog.prices import Period, PriceTable, Tariff
 from metis.catalog.tables import catalog, price_table, pricing_versions
 
+_shipped_prices = cache(price_table)
 # What providers report for the standard tier: OpenAI `default` or `auto`, Groq `on_demand`,
 # Anthropic `standard`.
 _STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard"))
@@ -222,13 +223,13 @@ def _choose_table(
     """Return the table to use, and the canonical id of the model in it."""
     if table is not None:
         return table, _canonical_id(model, table)
-    model_id = _canonical_id(model, price_table())
+    model_id = _canonical_id(model, _shipped_prices())
     # A model may be missing in older tables that were valid at the time.
     for version in _versions_by_preference(at):
-        candidate = price_table(version)
+        candidate = _shipped_prices(version)
         if model_id in candidate.models:
             return candidate, model_id
-    return price_table(), model_id
+    return _shipped_prices(), model_id
 
 
 def _canonical_id(model: str, table: PriceTable) -> str:

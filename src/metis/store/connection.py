@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import ClassVar, Literal, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from metis.canonical.errors import (
@@ -27,11 +27,10 @@ from metis.store import maintenance
 from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, RecoveryEntry
 from metis.store.private_files import home_directory
-from metis.store.records import to_microseconds
 from metis.store.spool import RestoreJob, Spool
 from metis.store.sqlite import SqliteDatabase
 from metis.store.tables import UnmatchedResultError
-from metis.store.writer import FunctionJob, WriteJob, Writer
+from metis.store.writer import FunctionJob, Writer
 
 T = TypeVar("T")
 log = logging.getLogger("metis.store")
@@ -41,8 +40,6 @@ Durability = Literal["process", "power"]
 
 WAIT_S = 30.0
 """How long to wait for another process that is writing."""
-MAX_TRACKED_SESSIONS = 10_000
-"""How many written sessions are remembered, to check on close whether their calls are complete."""
 _READER_THREADS = 4
 
 
@@ -53,6 +50,9 @@ def utc_now() -> datetime:
 
 class StoreConnection:
     """The database of a store, the threads that use it, and the spool beside it."""
+
+    max_tracked_sessions: ClassVar[int] = 10_000
+    """How many written sessions are remembered, to check on close that their calls are complete."""
 
     def __init__(
         self,
@@ -173,12 +173,8 @@ class StoreConnection:
         finally:
             self._database.close()
 
-    def _track(self, *session_ids: str) -> None:
-        if len(self._written_sessions) <= MAX_TRACKED_SESSIONS:
-            self._written_sessions.update(session_ids)
-
     def _has_open_work(self) -> bool:
-        if len(self._written_sessions) > MAX_TRACKED_SESSIONS:
+        if len(self._written_sessions) > self.max_tracked_sessions:
             return True  # too many to check now; the next process that opens the store does
         calls = maintenance.PENDING_CALL
         with self._database.read() as transaction:
@@ -187,19 +183,6 @@ class StoreConnection:
             )
 
     # Threads
-
-    async def _write(self, job: WriteJob) -> Any:
-        if not self._has_written:
-            await self._register_writer()
-        self._track(*job.session_ids)
-        return await self._writer.submit(job)
-
-    async def _register_writer(self) -> None:
-        """Add our row to `writers`; if it is still there at the next start, we crashed."""
-        sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        values = (self._id, to_microseconds(self._now()))
-        await self._writer.submit(FunctionJob(lambda tables: tables.change(sql, values)))
-        self._has_written = True
 
     async def _read(self, query: Callable[[Transaction], T]) -> T:
         def run() -> T:

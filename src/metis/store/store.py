@@ -61,7 +61,7 @@ from metis.store.records import (
 from metis.store.search import text_of_row
 from metis.store.spool import Spool
 from metis.store.tables import Tables
-from metis.store.writer import FunctionJob
+from metis.store.writer import FunctionJob, WriteJob
 
 T = TypeVar("T")
 log = logging.getLogger("metis.store")
@@ -428,6 +428,25 @@ class Store(StoreConnection):
     async def history_ends(self, scope: str, digests: Sequence[str]) -> dict[str, HistoryEnd]:
         """Return where histories with these digests end, by digest; see `exchanges`."""
         return await self._read(lambda t: read_history_ends(t, scope, digests))
+
+    # Writing
+
+    async def _write(self, job: WriteJob) -> Any:
+        if not self._has_written:
+            await self._register_writer()
+        self._track(*job.session_ids)
+        return await self._writer.submit(job)
+
+    async def _register_writer(self) -> None:
+        """Add our row to `writers`; if it is still there at the next start, we crashed."""
+        sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
+        values = (self._id, to_microseconds(self._now()))
+        await self._writer.submit(FunctionJob(lambda tables: tables.change(sql, values)))
+        self._has_written = True
+
+    def _track(self, *session_ids: str) -> None:
+        if len(self._written_sessions) <= self.max_tracked_sessions:
+            self._written_sessions.update(session_ids)
 
 
 def open_store(
