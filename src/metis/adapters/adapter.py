@@ -92,6 +92,7 @@ class Adapter:
         self._model = lru_cache(_MAX_MODELS)(facts_of)
         self._planner = RequestPlanner(profile)
         self._histories = HistoryCache()
+        self._usual_face = Face(profile, RequestContext(session_id="usual"))
         self._plain_rules = ToolCallRules((), profile.tool_name_length)
 
     def capabilities(self, model: str) -> AdapterCapabilities:
@@ -375,8 +376,12 @@ class Adapter:
         """Return decoded messages with the thinking in their tags, and the seals in envelopes."""
         if self.profile.tags_thinking:
             messages = [split_think_tags(message, self.name) for message in messages]
-        face = Face(self.profile, context)
-        return tuple([face.open(m) if m.role is Role.ASSISTANT else m for m in messages])
+        return self._face(context).open_all(messages)
+
+    def _face(self, context: RequestContext) -> Face:
+        # Most clients have the same face, and a face is made for each request and response.
+        is_usual = context.issuer is None and context.on_seals is None
+        return self._usual_face if is_usual else Face(self.profile, context)
 
     def with_client_options(
         self, request: CanonicalRequest, context: RequestContext
@@ -429,7 +434,7 @@ class Adapter:
             message = join_think_tags(message)
         context = self.complete_context(context)
         report_seals(message, self.profile, context)
-        face = Face(self.profile, context)
+        face = self._face(context)
         message, losses = response_for_client(message, self.profile, face)
         body = self._codec.encode_response(message, context)
         return ServedResponse(body, losses)
@@ -461,7 +466,7 @@ class Adapter:
             encoder = ThinkTagEncoder(encoder, self.name)
         if self.profile.aws_framed:
             encoder = AwsFrameEncoder(encoder, self._codec)
-        return ClientStreamEncoder(encoder, self.profile, Face(self.profile, context), context)
+        return ClientStreamEncoder(encoder, self.profile, self._face(context), context)
 
     async def stream_to_wire(
         self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None

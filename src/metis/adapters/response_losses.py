@@ -143,9 +143,10 @@ def unread_keys(message: Message, protocol: str | None) -> Iterator[UnreadKey]:
 
 
 def _unmapped(body: Mapping[str, Any], mapped: Mapping[str, frozenset[str]]) -> Iterator[str]:
+    top = mapped[""]
     for key, value in body.items():
-        name = _camel_if(key, mapped[""])
-        if name not in mapped[""]:
+        name = key if key in top else _camel_if(key, top)
+        if name not in top:
             if is_meaningful(key, value):
                 yield f"$.{key}"
             continue
@@ -157,8 +158,9 @@ def _unmapped(body: Mapping[str, Any], mapped: Mapping[str, frozenset[str]]) -> 
             if index:
                 yield path  # an alternative to the first, which is the answer
                 continue
+            names = mapped[name]
             for inner, part in maybe_object(item).items():
-                is_mapped = _camel_if(inner, mapped[name]) in mapped[name]
+                is_mapped = inner in names or _camel_if(inner, names) in names
                 if not is_mapped and is_meaningful(inner, part):
                     yield f"{path}.{inner}"
 

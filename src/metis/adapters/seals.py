@@ -45,6 +45,7 @@ from metis.wire.tool_ids import derived_id
 MAX_LOOKUPS: Final = 10_000
 """For how many responses of one request seals are looked up, the newest first."""
 _CALL_PREFIX = "call_"
+_ASSISTANT = Role.ASSISTANT
 
 
 class Face:
@@ -79,12 +80,15 @@ class Face:
 
     def has_foreign_seals(self, content: Sequence[ContentBlock], provider: str) -> bool:
         """Whether content has a seal that a client of this face may not hold as it is."""
-        return any(
-            isinstance(block, Thinking)
-            and bool(value_of(block))
-            and not self.is_own(self.issuer_of(block.issuer, provider))
-            for block in content
-        )
+        for block in content:
+            kind = type(block)
+            if kind is TextBlock or kind is ToolUseBlock:
+                continue  # as nearly all blocks are
+            if isinstance(block, Thinking) and value_of(block):
+                issuer = self.issuer_of(block.issuer, provider)
+                if not self.is_own(issuer):
+                    return True
+        return False
 
     def seal(
         self, content: Sequence[ContentBlock], provider: str, length: int = 0
@@ -110,19 +114,25 @@ class Face:
             sealed.append(_with_value(block, write_envelope(seal)))
         return tuple(sealed)
 
-    def open(self, message: Message) -> Message:
-        """Return a client's message with the blocks that its envelopes stand for."""
-        if message.role is not Role.ASSISTANT:
-            return message
+    def open_all(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return a client's messages with the blocks that their envelopes stand for."""
         # Nearly no message has an envelope, and this runs for every message of every request.
-        for block in message.content:
-            if isinstance(block, Thinking) and (
-                self._scoped is not None or is_envelope(value_of(block))
-            ):
-                content = self._opened(message.content)
-                same = are_identical(content, message.content)
-                return message if same else replace(message, content=tuple(content))
-        return message
+        opened: dict[int, Message] = {}
+        for index, message in enumerate(messages):
+            if message.role is _ASSISTANT:
+                for block in message.content:
+                    kind = type(block)
+                    if kind is ThinkingBlock or kind is RedactedThinkingBlock:
+                        opened[index] = self._open(message)
+                        break
+        if not opened:
+            return tuple(messages)
+        return tuple([opened.get(index, message) for index, message in enumerate(messages)])
+
+    def _open(self, message: Message) -> Message:
+        content = self._opened(message.content)
+        same = are_identical(content, message.content)
+        return message if same else replace(message, content=tuple(content))
 
     def _opened(self, content: Sequence[ContentBlock]) -> Sequence[ContentBlock]:
         opened: list[ContentBlock] = []
