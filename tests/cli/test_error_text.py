@@ -191,7 +191,7 @@ def test_a_database_of_another_program(home: Path) -> None:
 def test_a_binary_file_attached() -> None:
     Path("a.bin").write_bytes(bytes(range(256)))
     assert "(text, images and PDF only)" in error_line(run("-a", "a.bin", "what?"), 2)
-    assert "UTF-8 text" in error_line(run("what?", stdin=b"\0\xff" * 10), 2)
+    assert "(text, images and PDF only)" in error_line(run("what?", stdin=b"\0\xff" * 10), 2)
     assert "cannot attach" in error_line(run("-a", "nowhere.txt", "what?"), 2)
 
 
