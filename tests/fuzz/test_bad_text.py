@@ -29,7 +29,7 @@ READERS = [
         or name.startswith(("import", "message"))
     )
 ]
-MAX_STRINGS = 40
+MAX_STRINGS = 12
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +41,8 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_bad_text_in_every_string(name: str, bad: str) -> None:
     target, count = TARGETS[name], 0
-    # The last seeds are the longest, with the most keys.
-    for seed in map(Seed, target.seeds()[-2:]):
+    # The last seed is the longest, with the most keys.
+    for seed in map(Seed, target.seeds()[-1:]):
         texts = [span for span in (*seed.values, *seed.keys) if seed.data[span.start] == ord('"')]
         step = max(1, len(texts) // MAX_STRINGS)
         for start, end in texts[::step]:

@@ -15,7 +15,7 @@ import pytest
 
 from fuzz.hostile_inputs import CASES
 
-BASE = 40
+BASE = 25
 MOST = 12
 """By how much the work may grow for eight times the input; it is sixty-four if it is quadratic."""
 MOST_DOUBLED = 2.8
@@ -68,7 +68,7 @@ def test_lines_of_python(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_lines_of_python_for_every_parser_and_renderer(name: str) -> None:
-    check_lines(name, 4 * BASE)
+    check_lines(name, 160)
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

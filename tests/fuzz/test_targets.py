@@ -15,7 +15,7 @@ from metis.canonical.errors import MetisError, ResponseLimitError
 from metis.interchange.writers import WRITERS
 from metis.streaming import StreamError
 
-INPUTS = 40
+INPUTS = 20
 RANDOM_INPUTS = 2_000
 STORED = sorted(path for path in REGRESSIONS.glob("*/*") if path.name != "README")
 

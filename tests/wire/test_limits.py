@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from metis.canonical.errors import ResponseLimitError
 from metis.streaming import StreamError, StreamEvent, StreamLimits, ToolUseEnd, ToolUseStart
 from metis.streaming.aws_event_stream import encode_event_frame
 from metis.streaming.events import provider_error
+from metis.transport import Limits
 from metis.wire.call import RequestContext
 
 Wire = dict[str, Any]
@@ -334,3 +336,12 @@ def test_an_event_of_claude_in_an_aws_frame_without_end() -> None:
     end = failed(read("bedrock", map(chunk, events), frame_bytes=2000), "bedrock")
     assert "bytes in one event" in end.text
     assert "word" in str(end.message)
+
+
+def test_the_documented_limits_are_those_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "SECURITY.md").read_text()
+    for name in StreamLimits.__struct_fields__:
+        (row,) = [line for line in page.splitlines() if f"`StreamLimits.{name}`" in line]
+        assert f"{getattr(StreamLimits(), name):,}" in row
+    (row,) = [line for line in page.splitlines() if "`Limits.response_bytes`" in line]
+    assert f"{Limits().response_bytes:,}" in row
