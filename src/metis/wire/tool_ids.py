@@ -149,6 +149,9 @@ class CallIds:
         return calls[number] if number < len(calls) else calls[-1]
 
 
+_FEW_CALLS = 8
+
+
 class WaitingCall(NamedTuple):
     """A call that waits for its result."""
 
@@ -160,37 +163,36 @@ class WaitingCall(NamedTuple):
 class WaitingCalls:
     """The calls that wait for results, in protocols that pair them by id, by name or by order.
 
-    A queue per id and per name, so that no result has to look through all calls: a body of 10 MB
-    holds 100,000 of each.
+    A few calls are looked through. More have a queue per id and per name, so that no result has to
+    look through all calls: a body of 10 MB holds 100,000 of each.
     """
 
     def __init__(self) -> None:
         self._calls: dict[str, WaitingCall] = {}
-        self._queues: dict[tuple[str, str | None], deque[str]] = {}
-        self._without_id: list[str] = []
+        self._queues: dict[tuple[str, str | None], deque[str]] | None = None
 
     def copy(self) -> "WaitingCalls":
         """Return the calls that wait now; calls that have their results are left out."""
         other = WaitingCalls()
-        calls = other._calls = self._calls.copy()
-        other._without_id = [call for call in self._without_id if call in calls]
-        for key, queue in self._queues.items() if calls else ():
-            waiting = deque(call for call in queue if call in calls)
-            if waiting:
-                other._queues[key] = waiting
+        for call in self._calls.values():
+            other.add(call)
         return other
 
     def add(self, call: WaitingCall) -> None:
         """Add a call."""
         self._calls[call.tool_use_id] = call
+        if self._queues is not None:
+            self._enqueue(self._queues, call)
+        elif len(self._calls) > _FEW_CALLS:
+            self._queues = {}
+            for waiting in self._calls.values():
+                self._enqueue(self._queues, waiting)
+
+    def _enqueue(self, queues: dict[tuple[str, str | None], deque[str]], call: WaitingCall) -> None:
         keys: list[tuple[str, str | None]] = [("all", call.name), ("all", None)]
-        if call.wire_id:
-            keys.append(("id", call.wire_id))
-        else:
-            keys += [("free", call.name), ("free", None)]
-            self._without_id.append(call.tool_use_id)
+        keys += [("id", call.wire_id)] if call.wire_id else [("free", call.name), ("free", None)]
         for key in keys:
-            self._queues.setdefault(key, deque()).append(call.tool_use_id)
+            queues.setdefault(key, deque()).append(call.tool_use_id)
 
     def take(self, wire_id: str, name: str | None) -> tuple[WaitingCall, bool] | None:
         """Remove the oldest call that fits a result; return it, and whether it was the oldest.
@@ -198,28 +200,43 @@ class WaitingCalls:
         A call with the same id fits best. An id that no call has was made up by the client: then
         calls without an id fit, by name or, if the result has no name, all of them.
         """
-        oldest = self._first(("all", None))
-        if wire_id:
-            tool_use_id = self._first(("id", wire_id)) or self._first(("free", name))
+        if self._queues is None:
+            oldest = next(iter(self._calls), None)
+            tool_use_id = self._find(wire_id, name)
         else:
-            tool_use_id = self._first(("all", name))
+            oldest = self._first(self._queues, ("all", None))
+            keys = [("id", wire_id), ("free", name)] if wire_id else [("all", name)]
+            candidates = (self._first(self._queues, key) for key in keys)
+            tool_use_id = next((call for call in candidates if call is not None), None)
         if tool_use_id is None:
             return None
         return self._calls.pop(tool_use_id), tool_use_id == oldest
 
+    def _find(self, wire_id: str, name: str | None) -> str | None:
+        free = None
+        for tool_use_id, call in self._calls.items():
+            if wire_id and call.wire_id == wire_id:
+                return tool_use_id
+            is_free = not (wire_id and call.wire_id)
+            if free is None and is_free and name in (None, call.name):
+                free = tool_use_id
+                if not wire_id:
+                    break
+        return free
+
     def clear(self) -> None:
         """Remove all calls."""
-        self._calls, self._queues, self._without_id = {}, {}, []
+        self._calls, self._queues = {}, None
 
     def drop_without_id(self) -> None:
         """Remove the calls that only their name or order identifies."""
-        for tool_use_id in self._without_id:
-            self._calls.pop(tool_use_id, None)
-        self._without_id = []
+        self._calls = {key: call for key, call in self._calls.items() if call.wire_id}
 
-    def _first(self, key: tuple[str, str | None]) -> str | None:
+    def _first(
+        self, queues: dict[tuple[str, str | None], deque[str]], key: tuple[str, str | None]
+    ) -> str | None:
         """Return the oldest call of a queue; calls that others have removed leave it here."""
-        queue = self._queues.get(key)
+        queue = queues.get(key)
         while queue:
             if queue[0] in self._calls:
                 return queue[0]
