@@ -84,7 +84,9 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
         status, _, reply = await gateway.post("/v1/messages", b"x" * 2000)
         assert status == 413
         assert msgspec.json.decode(reply)["type"] == "error"
-        head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        head = (
+            b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
         chunked = await raw(gateway, head + b"800\r\n" + b"x" * 2048 + b"\r\n0\r\n\r\n")
     assert b" 413 " in chunked.split(b"\r\n")[0]
 
@@ -92,8 +94,10 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
 async def test_slow_clients_and_header_floods_are_cut_off() -> None:
     limits = Limits(body_s=0.2, header_s=0.2, header_bytes=4000)
     async with serve(Upstream(), config=GatewayConfig(limits=limits)) as gateway:
-        slow_header = await raw(gateway, b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n", is_slow=True)
-        head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n"
+        slow_header = await raw(
+            gateway, b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\n", is_slow=True
+        )
+        head = b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 99\r\n\r\n"
         slow_body = await raw(gateway, head + b"{", is_slow=True)
         flood = await raw(gateway, b"GET / HTTP/1.1\r\n" + b"x-a: 1234567890\r\n" * 1000 + b"\r\n")
         broken = await raw(gateway, b"\x00\x01\x02 nonsense\r\n\r\n")
@@ -120,7 +124,9 @@ async def test_a_client_that_does_not_read_stops_the_provider() -> None:
         port = int(gateway.url.rpartition(":")[2])
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         body = b'{"model":"gpt-4o","stream":true,"messages":[]}'
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+        head = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n"
+        )
         writer.write(head % len(body) + body)
         before = -1
         while before != sent or not sent:
