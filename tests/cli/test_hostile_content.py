@@ -55,8 +55,12 @@ _OUR_STYLES = re.compile(r"\x1b\[(0|1|2|3[0-7])(;[12])*m")
 _RAW = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )
-# Commands that print nothing but addresses and progress of their own, and do not end by themselves.
-UNTESTED = {("local", "setup"), ("local", "serve"), ("sim",)}
+# Commands that print nothing but addresses and progress of their own, and do not end by themselves,
+# and those that need a person or an editor.
+UNTESTED = {
+    *(("local", "setup"), ("local", "serve"), ("sim",), ("serve",), ("web",)),
+    *(("chat",), ("templates", "edit")),
+}
 
 # The arguments of every command; `{…}` names a file of the fixture.
 CASES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
@@ -68,6 +72,12 @@ CASES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("ask",), ("-m", "sim", "-x", "say\n```\n{hostile}\n```")),
     (("ask",), ("--{hostile}",)),
     (("models",), ("{hostile}",)),
+    (("version",), ()),
+    (("help",), ("{hostile}",)),
+    (("run",), ("{hostile}",)),
+    (("handoff",), ("{hostile}",)),
+    (("templates",), ("{hostile}",)),
+    (("templates", "show"), ("{hostile}",)),
     (("models",), ("--json",)),
     (("cost",), ("--by", "model")),
     (("cost",), ("--by", "session")),

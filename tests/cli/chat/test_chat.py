@@ -152,7 +152,7 @@ def test_files_are_attached_and_binary_ones_refused(chat: Terminal, tmp_path: Pa
     assert "+ notes.txt · 2 lines" in text
     chat.send("and @program.bin")
     text = chat.wait_for("Cannot attach")
-    assert "(UTF-8 text, images and PDF only)" in " ".join(text.split())
+    assert "(text, images and PDF only)" in " ".join(text.split())
     text = send_and_wait(chat, "and @page.pdf", "+ page.pdf · PDF")
     assert "Traceback" not in chat.scrollback
 
@@ -384,7 +384,7 @@ FAILS = {
     "sim: cut 200": "The connection to anthropic broke off",
     "@nobody hello": "There is no model 'nobody'. /models lists all.",
     "@nothere.txt hm": "There is no file or model 'nothere.txt'. /models lists all.",
-    "@x.bin hm": "Cannot attach x.bin: unsupported file type (UTF-8 text, images and PDF only).",
+    "@x.bin hm": "Cannot attach x.bin: unsupported file type (text, images and PDF only).",
     "@. hm": "Cannot attach .: it is a directory; name a file.",
     "/model gpt5": "There is no model 'gpt5'; did you mean gpt-5",
     "/modle": "There is no command /modle; did you mean /model?",
