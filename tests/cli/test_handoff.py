@@ -194,3 +194,18 @@ def test_a_grown_file_adds_only_what_is_new(tmp_path: Path) -> None:
     assert report["messages"] == 5
     again = run("export", report["session"], "--format", "claude-code")
     assert [json.loads(line) for line in again.stdout.splitlines()] == claude_records()
+
+
+def test_an_imported_session_is_searched_traced_priced_and_continued(tmp_path: Path) -> None:
+    path = write_claude(tmp_path)
+    session = run("import", str(path)).stdout.strip()
+    assert session in run("search", "owls").stdout
+    # Two responses of 100 and 20 tokens, however many records they have.
+    spent = json.loads(run("cost", "--by", "model", "--json").stdout)
+    (group,) = spent["groups"].values()
+    assert (group["call_count"], group["input_tokens"], group["output_tokens"]) == (2, 200, 40)
+    assert float(group["cost_usd"]) > 0
+    assert "Bash" in run("trace", session).stdout
+    assert run("-s", session, "-m", "sim", "say on").stdout == "on\n"
+    again = json.loads(run("import", str(path), "--json").stdout)
+    assert again["added"] == 0

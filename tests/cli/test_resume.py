@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,16 @@ import pytest
 from click.testing import CliRunner
 
 from metis.cli.main import cli
-from session_files import SEALED, claude_file, codex_file, gemini_file, opencode_file, pi_file
+from session_files import (
+    SEALED,
+    SUMMARY,
+    claude_file,
+    codex_file,
+    compacted_file,
+    gemini_file,
+    opencode_file,
+    pi_file,
+)
 
 TIMEOUT_S = 180
 KEY = "key-for-loopback"
@@ -221,13 +230,37 @@ def test_a_program_sends_what_another_one_did(
     tmp_path: Path,
     recorder: tuple[str, list[dict[str, Any]]],
 ) -> None:
+    sent, losses = resumed(SOURCES[origin], target, tmp_path, recorder)
+    dropped = {loss["block_type"] for loss in losses if loss["change"] == "dropped"}
+    for kind, text in expected_facts(origin).items():
+        is_lost = any(block.endswith(kind) for block in dropped)
+        assert is_lost or text in sent, (kind, losses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", sorted(COMMANDS))
+def test_a_summary_goes_along(
+    target: str, user: Path, tmp_path: Path, recorder: tuple[str, list[dict[str, Any]]]
+) -> None:
+    sent, _ = resumed(compacted_file, target, tmp_path, recorder)
+    assert SUMMARY in sent
+    assert "Two owls." in sent
+
+
+def resumed(
+    write_source: Callable[[Path, str], Path],
+    target: str,
+    tmp_path: Path,
+    recorder: tuple[str, list[dict[str, Any]]],
+) -> tuple[str, list[dict[str, Any]]]:
+    """What a program sends after a handoff, and the losses of the handoff."""
     program = command(target)
     if program is None:
         pytest.skip(f"{target} is not installed")
     base, bodies = recorder
     home, cwd = tmp_path / "programs", tmp_path / "folder"
     cwd.mkdir()
-    path = SOURCES[origin](tmp_path, str(cwd))
+    path = write_source(tmp_path, str(cwd))
     done = CliRunner().invoke(
         cli, ["handoff", target, str(path), "--home", str(home), "--cwd", str(cwd), "--json"]
     )
@@ -249,10 +282,7 @@ def test_a_program_sends_what_another_one_did(
     )
     sent = json.dumps([entry["body"] for entry in bodies], ensure_ascii=False)
     assert "go on" in sent, result.stderr.decode()[-2000:]
-    dropped = {loss["block_type"] for loss in report["losses"] if loss["change"] == "dropped"}
-    for kind, text in expected_facts(origin).items():
-        is_lost = any(block.endswith(kind) for block in dropped)
-        assert is_lost or text in sent, (kind, report["losses"], result.stderr.decode()[-500:])
+    return sent, report["losses"]
 
 
 def expected_facts(origin: str) -> dict[str, str]:

@@ -200,7 +200,9 @@ def pi_file(directory: Path, cwd: str) -> Path:
     moment = "2026-05-08T10:00:00.000Z"
     image = {"type": "image", "data": IMAGE, "mimeType": "image/png"}
     thinking = {"type": "thinking", "thinking": "owls?", "thinkingSignature": SEALED}
-    calls = [{"type": "toolCall", "id": call, "name": "bash", "arguments": {}} for call in CALLS]
+    calls: list[dict[str, Any]] = [
+        {"type": "toolCall", "id": call, "name": "bash", "arguments": {}} for call in CALLS
+    ]
     answer = {"api": "anthropic-messages", "provider": "anthropic", "model": "claude-sonnet-4-5"}
     usage = {"input": 100, "output": 20, "cacheRead": 0, "cacheWrite": 0}
     messages: list[dict[str, Any]] = [
@@ -226,3 +228,36 @@ def pi_file(directory: Path, cwd: str) -> Path:
         parent = f"p{number - 1}" if number > 1 else None
         records.append({**head, "parentId": parent, "message": message})
     return write_lines(directory / "pi" / f"{SESSION_ID}.jsonl", records)
+
+
+SUMMARY = "Summary: the barn has two owls."
+
+
+def compacted_file(directory: Path, cwd: str) -> Path:
+    path = claude_file(directory, cwd)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    base: dict[str, Any] = {**records[-1], "timestamp": "2026-05-08T10:01:00.000Z"}
+    boundary: dict[str, Any] = {
+        **{key: value for key, value in base.items() if key != "message"},
+        "type": "system",
+        "subtype": "compact_boundary",
+        "content": "Conversation compacted",
+        "parentUuid": None,
+        "logicalParentUuid": base["uuid"],
+        "uuid": _uuid(50),
+    }
+    summary: dict[str, Any] = {
+        **base,
+        "type": "user",
+        "isCompactSummary": True,
+        "message": {"role": "user", "content": SUMMARY},
+        "parentUuid": _uuid(50),
+        "uuid": _uuid(51),
+    }
+    answer = {**base, "parentUuid": _uuid(51), "uuid": _uuid(52)}
+    answer["message"] = {
+        **base["message"],
+        "id": "msg_3",
+        "content": [{"type": "text", "text": ANSWER}],
+    }
+    return write_lines(path, [*records, boundary, summary, answer])

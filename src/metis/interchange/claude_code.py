@@ -73,6 +73,9 @@ class ClaudeCode(ClaudeCodeRecords):
         if not records or "loglines" in records[0]:
             document = maybe_object(source.sample_document())
             return _is_record(maybe_object(next(iter(maybe_list(document.get("loglines"))), None)))
+        # Qwen Code writes records of the same shape with parts of the Gemini protocol.
+        if any("parts" in maybe_object(record.get("message")) for record in records):
+            return False
         return any(_is_record(record) for record in records)
 
     def read(self, source: Source) -> Iterator[ForeignSession]:
