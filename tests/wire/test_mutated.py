@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import cycle, islice
 from typing import Any
 
@@ -132,7 +133,8 @@ def test_requests_go_elsewhere_or_are_refused(protocol: str, target: str) -> Non
             continue
         # What was sent in two parts is what is sent at once.
         grown = Adapter(adapters.get(target).profile)
-        grown.preview(request.messages[: len(request.messages) // 2], request.tools)
+        with suppress(MetisError):  # half of a request may hold nothing that can be sent
+            grown.preview(request.messages[: len(request.messages) // 2], request.tools)
         assert grown.preview(request.messages, request.tools) == sent, body
     assert refused <= len(bodies) / 2
 
