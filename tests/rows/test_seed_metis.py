@@ -79,7 +79,8 @@ def test_only_adapters_know_how_a_provider_spells() -> None:
         if room == "wire":
             own = ".".join(("metis", *path.relative_to(SOURCE).parts[:2]))
             assert known <= {own}, path
-        elif room != "adapters":
+        # Session files of other programs hold items of their provider's protocol.
+        elif room not in ("adapters", "interchange"):
             assert not known, path
 
 

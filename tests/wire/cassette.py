@@ -5,7 +5,7 @@ import re
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 # Neither has types; what they give is JSON or handed on.
@@ -84,7 +84,18 @@ class _Ids:
 
 
 def _same_json(one: Any, other: Any) -> None:
-    assert json.loads(one.body) == json.loads(other.body)
+    assert _with_least_limit(json.loads(one.body)) == _with_least_limit(json.loads(other.body))
+
+
+def _with_least_limit(body: Any) -> Any:
+    """The body with at least 16 output tokens, the least that OpenAI's Responses API accepts.
+
+    The small model was recorded with 12; what is sent now is raised to the least, with a loss.
+    """
+    if isinstance(body, dict) and "max_output_tokens" in body:
+        fields = cast("dict[str, Any]", body)
+        return {**fields, "max_output_tokens": max(16, fields["max_output_tokens"])}
+    return cast("Any", body)
 
 
 def _scrub_request(ids: _Ids, request: Any) -> Any:

@@ -170,7 +170,7 @@ def test_options_are_told_within_their_limits() -> None:
         temperature=1.5,
         max_output_tokens=0,
         stop_sequences=("", "END"),
-        losses=["$.temperature", "$.max_output_tokens", "$.stop_sequences"],
+        losses=["$.max_output_tokens", "$.temperature", "$.stop_sequences[0]"],
     )
     assert body["inferenceConfig"] == {
         "maxTokens": 1,

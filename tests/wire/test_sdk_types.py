@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import converse_shape
 from judges import complaints
 from metis import adapters
-from metis.canonical.errors import MetisError
+from metis.canonical.errors import InvalidValueError, MetisError
 from metis.verify.laws import SERVING_LAWS, check_laws
 from metis.verify.recordings import read_recording
 from sdk_samples import draw_request, draw_response, kinds
@@ -71,8 +71,15 @@ def test_moved_requests_are_valid_at_the_target(protocol: str, target: str) -> N
     for seed in SEEDS:
         request = source.from_wire_request(draw_request(protocol, seed))
         options = replace(request.options, model=MODELS[target], stream=None)
-        wire = other.to_wire(request.messages, request.tools, options)
+        try:
+            wire = other.to_wire(request.messages, request.tools, options)
+        except InvalidValueError as error:
+            # A drawn request may have nothing but blank texts, which no provider accepts.
+            if "nothing of the messages can be sent" in error.reason:
+                continue
+            raise
         broken[seed] = complaints(target, json.loads(wire.body))
+    assert broken
     assert {seed: found for seed, found in broken.items() if found} == {}
 
 

@@ -10,10 +10,10 @@ A request whose bytes differ, that is unusual or invalid is read by `Adapter.fro
 """
 
 import re
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from threading import Lock
 
 import msgspec
@@ -23,6 +23,7 @@ from metis.adapters.adapter import Adapter
 from metis.adapters.codecs import CODECS
 from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
 from metis.canonical.errors import MetisError
+from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
@@ -41,8 +42,9 @@ _MAX_SEGMENTS = 24
 _OVERHEAD = 3
 _MESSAGE_BYTES = 1000
 """What the objects of a message take beside its bytes."""
-# No client can guess it, so that an element with this value is the one that was put there.
-_MARK = b'"' + secrets.token_hex(16).encode() + b'"'
+# No client can guess it, so that an element with this value is the one that was put there. A hash,
+# because later ids of the same source can follow from an earlier one.
+_MARK = b'"' + sha256(new_ulid().encode()).hexdigest().encode() + b'"'
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_list = msgspec.json.Decoder(list[Raw]).decode

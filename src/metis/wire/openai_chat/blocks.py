@@ -134,7 +134,7 @@ class _OriginalParts:
     def _parts_of(self, issuer: str) -> Mapping[ContentBlock, Any]:
         parts = self._by_block.get(issuer)
         if parts is None:
-            parts = {}
+            parts = dict[ContentBlock, Any]()
             if len(self._by_block) < _MAX_ISSUERS:
                 for part in self._parts.values():
                     parts.setdefault(decode_part(part, issuer), part)
