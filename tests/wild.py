@@ -5,13 +5,17 @@ every kind, instructions in odd places, parts that only their issuer reads.
 """
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+from hypothesis import reject
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec import Raw
 
 from build import message, provenance, tool_id, ulid
+from metis.adapters import Adapter
 from metis.canonical import (
     ArtifactBlock,
     AudioBlock,
@@ -35,6 +39,7 @@ from metis.canonical import (
     UnknownBlock,
     VideoBlock,
 )
+from metis.canonical.errors import InvalidValueError
 from strategies import json_objects, words
 
 ISSUERS = st.sampled_from(["anthropic", "openai", "elsewhere"])
@@ -139,3 +144,19 @@ def _call(draw: st.DrawFn, ours: str) -> ToolUseBlock:
         return ToolUseBlock(ours, name, {}, InvalidInput('{"a": ', "unexpected end"))
     arguments: dict[str, Any] = draw(json_objects(simple=True))
     return ToolUseBlock(ours, name, arguments)
+
+
+def reject_empty_requests(patch: pytest.MonkeyPatch) -> None:
+    """Let hypothesis leave out conversations of which nothing can be sent: they are refused."""
+    for name in ("to_wire", "preview"):
+        original: Callable[..., Any] = getattr(Adapter, name)
+
+        def call(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
+            try:
+                return _original(*args, **kwargs)
+            except InvalidValueError as error:
+                if "nothing of the messages can be sent" in error.reason:
+                    reject()
+                raise
+
+        patch.setattr(Adapter, name, call)

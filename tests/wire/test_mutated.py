@@ -37,8 +37,8 @@ PROVIDERS = {
 }
 IN_LINES = [name for name in PROVIDERS.values() if name != "bedrock-converse"]
 """Those whose streams are lines of text."""
-NAMED = re.compile(r'[iI]d: was string "", is string ')
-"""A call without an id gets one (T10)."""
+NAMED = re.compile(r'[iI]d: was string "(toolu_\w+|)", is string ')
+"""A call without an id gets one (T10), and so does one that repeats the id of another call."""
 SAID = frozenset({"text", "thinking", "tool_use"})
 """Parts of a response of which no client may read others in a stream."""
 MADE_UP = frozenset({"model", "response_id", "usage"})

@@ -66,7 +66,8 @@ def tool_losses(
                 yield OptionLoss(path, f"{key!r} of the tool {name!r} exists at {origin} only")
         return
     for index, tool in enumerate(map(maybe_object, maybe_list(keys.get("tools")))):
-        if tool.get("type") not in handled:
+        kind = tool.get("type")
+        if not isinstance(kind, str) or kind not in handled:
             yield from _wire_tool_losses(tool, f"tools[{index}]", origin, names, handled)
 
 

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable
+from http import HTTPStatus
 
 from metis import adapters
 from metis.canonical.errors import (
@@ -59,10 +60,17 @@ def encode_error(
     return status, body, headers
 
 
+HTTP_STATUSES = frozenset(HTTPStatus)
+"""The statuses that have a meaning, and that servers can write."""
+
+
 async def reply_error(call: ClientCall, error: Exception, provider: Provider | None = None) -> None:
     """Answer a call with an error, unless its response has begun."""
     keys = () if provider is None else provider.keys.lookup(provider.profile)[0]
     status, body, headers = encode_error(error, call.endpoint.adapter, keys)
+    # A provider may answer with a number that is no status; servers cannot send it on.
+    if status not in HTTP_STATUSES:
+        status = 502
     exchange = call.exchange
     exchange.error = client_error(error).text
     if call.is_started:
