@@ -54,11 +54,11 @@ class LongestStep:
             if seconds > longest.seconds:
                 longest.seconds, longest.name = seconds, repr(self)[:300]
 
-        Handle._run = measured  # type: ignore[method-assign]  # noqa: SLF001
+        Handle._run = measured  # noqa: SLF001 - as above
         return self
 
     def __exit__(self, *_: object) -> None:
-        Handle._run = self._run  # type: ignore[method-assign]  # noqa: SLF001
+        Handle._run = self._run  # noqa: SLF001 - as above
 
 
 def _sse(event: dict[str, Any]) -> bytes:

@@ -458,3 +458,16 @@ def test_the_database_of_openai_agents(tmp_path: Path) -> None:
     (session,) = session_format("openai-agents").read(Source(path))
     roles = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
     assert [message.role for message in session.messages()] == roles
+
+
+def test_spans_of_other_conversations_stay_apart() -> None:
+    def span(at: int, *texts: str) -> dict[str, Any]:
+        listed = [{"role": "user", "parts": [{"type": "text", "content": text}]} for text in texts]
+        attributes = {"gen_ai.input.messages": json.dumps(listed)}
+        return {"name": "chat", "traceId": "t", "startTimeUnixNano": at, "attributes": attributes}
+
+    document = [span(1, "a"), span(2, "b"), span(3, "a", "c"), span(4, "b", "d"), span(5, "a")]
+    sessions = read("otel", document)
+    assert [session.foreign_id for session in sessions] == ["t", "t#1", "t#2"]
+    lists = [[text for _, found in texts(one.messages()) for text in found] for one in sessions]
+    assert lists == [["a", "c"], ["b", "d"], ["a"]]

@@ -70,13 +70,13 @@ def read_template(name: str) -> Template:
     Raises:
         SettingsError: there is none, or its file is wrong.
     """
-    is_path = name.endswith(".toml") or os.sep in name
-    path = Path(name).expanduser() if is_path else _path(name)
+    path = _file_of(name)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        names = ", ".join(template_names()) or "none yet"
-        hint = f"templates: {names}; `metis templates edit {name}` makes one"
+        hint = f"templates: {', '.join(template_names()) or 'none yet'}"
+        if path == _named_path(name):
+            hint = f"{hint}; `metis templates edit {name}` makes one"
         raise SettingsError(f"there is no template {name!r}; {hint}", place="--template") from None
     except OSError as error:
         raise SettingsError(str(error.strerror), place=str(path)) from None
@@ -94,10 +94,20 @@ def template_names() -> list[str]:
     return sorted(path.stem for path in directory.glob("*.toml")) if directory.is_dir() else []
 
 
-def _path(name: str) -> Path:
+def _file_of(name: str) -> Path:
+    """Return the file of a template: by its path, or by its name in the directory."""
+    is_path = name.endswith(".toml") or os.sep in name
+    return Path(name).expanduser() if is_path else _checked_path(name)
+
+
+def _checked_path(name: str) -> Path:
     # A name comes from a command line that may be a script's: it must stay in the directory.
     if not _NAME.fullmatch(name):
         raise SettingsError(f"{name!r} is no name of a template", place="--template")
+    return _named_path(name)
+
+
+def _named_path(name: str) -> Path:
     return templates_directory() / f"{name}.toml"
 
 
@@ -174,13 +184,13 @@ def _fields(template: Template) -> dict[str, Any]:
 def print_template(name: str) -> int:
     """Print the file of a template."""
     read_template(name)
-    echo(visible_controls(_path(name).read_text(encoding="utf-8")), nl=False)
+    echo(visible_controls(_file_of(name).read_text(encoding="utf-8")), nl=False)
     return 0
 
 
 def edit_template(name: str) -> int:
     """Open a template in the user's editor; a new one starts with an example."""
-    path = _path(name)
+    path = _checked_path(name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = path.read_text(encoding="utf-8") if path.exists() else _EXAMPLE
     edited = click.edit(before, extension=".toml")

@@ -4,8 +4,10 @@ Each span has the whole history of its call, so conversations are put together f
 messages continue those of an earlier one.
 """
 
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from hashlib import sha256
+from typing import Any, cast
 
 import msgspec
 
@@ -46,22 +48,38 @@ class OtelSpans(MessageListFormat):
     def conversations(self, source: Source) -> Iterator[ForeignConversation]:
         """Yield conversations: a span whose messages continue those of another belongs to it."""
         threads: list[_Thread] = []
+        by_prefix: dict[bytes, _Thread] = {}
+        names: Counter[str] = Counter()
         for span in sorted(_spans(source, self), key=_start_of):
             attributes = _attributes(span)
             messages = [*_span_input(attributes), *_span_output(attributes)]
             if not messages:
                 continue
-            digests = [msgspec.json.encode(message, order="sorted") for message in messages]
-            thread = next((one for one in threads if digests[: one.size] == one.digests), None)
+            digests = _prefix_digests(messages)
+            # The longest history that is there already; a file may have many spans, so that no
+            # span is compared with all others.
+            thread = next((by_prefix[one] for one in reversed(digests) if one in by_prefix), None)
             if thread is None:
                 trace = span.get("traceId") or span.get("trace_id") or source.identity
-                named = attributes.get("gen_ai.conversation.id")
-                number = sum(1 for one in threads if one.foreign_id.startswith(str(named or trace)))
-                thread = _Thread(f"{named or trace}{f'#{number}' if number else ''}")
+                name = str(attributes.get("gen_ai.conversation.id") or trace)
+                thread = _Thread(f"{name}#{names[name]}" if names[name] else name)
+                names[name] += 1
                 threads.append(thread)
-            thread.extend(messages, digests, attributes, time_of(_seconds(span)))
+            by_prefix.pop(thread.digest, None)
+            thread.extend(messages, attributes, time_of(_seconds(span)))
+            thread.digest = digests[-1]
+            by_prefix[thread.digest] = thread
         for thread in threads:
             yield ForeignConversation(foreign_id=thread.foreign_id, messages=thread.messages)
+
+
+def _prefix_digests(messages: Sequence[Wire]) -> list[bytes]:
+    """Return a digest of the first message, of the first two, and so on."""
+    running, digests = sha256(), list[bytes]()
+    for message in messages:
+        running.update(msgspec.json.encode(message, order="sorted"))
+        digests.append(running.digest())
+    return digests
 
 
 class _Thread:
@@ -69,22 +87,16 @@ class _Thread:
 
     def __init__(self, foreign_id: str) -> None:
         self.foreign_id = foreign_id
-        self.digests: list[bytes] = []
+        self.digest = b""
+        """The digest of all its messages."""
         self.messages: list[ForeignMessage] = []
 
-    @property
-    def size(self) -> int:
-        """How many messages it has."""
-        return len(self.digests)
-
-    def extend(
-        self, messages: Sequence[Wire], digests: list[bytes], attributes: Wire, time: Any
-    ) -> None:
+    def extend(self, messages: Sequence[Wire], attributes: Wire, time: Any) -> None:
         """Add the messages of a span that are not there yet."""
         names = {"input": "gen_ai.usage.input_tokens", "output": "gen_ai.usage.output_tokens"}
         model = attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model")
         provider = attributes.get("gen_ai.provider.name") or attributes.get("gen_ai.system")
-        for number in range(self.size, len(messages)):
+        for number in range(len(self.messages), len(messages)):
             role, parts = _otel_message(messages[number])
             is_last = number == len(messages) - 1 and role is Role.ASSISTANT
             self.messages.append(
@@ -99,7 +111,6 @@ class _Thread:
                     usage=usage_of(attributes, names) if is_last else None,
                 )
             )
-        self.digests = digests
 
 
 _OTEL_PROVIDERS = {
@@ -116,26 +127,17 @@ _SPAN_LISTS = ("resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "
 
 def _spans(source: Source, form: MessageListFormat) -> list[Wire]:
     records = [record.fields for record in source.records()]
-    values: list[object] = list(records) if any(records) else [form.document(source)]
+    values: deque[object] = deque(records if any(records) else [form.document(source)])
     spans: list[Wire] = []
     while values:
-        value = values.pop(0)
+        value = values.popleft()
         if isinstance(value, list):
-            values = [*value, *values]
+            values.extend(cast("list[object]", value))
             continue
         fields = maybe_object(value)
         if "attributes" in fields and ("name" in fields or "traceId" in fields):
             spans.append(fields)
-        for key in (
-            "resourceSpans",
-            "resource_spans",
-            "scopeSpans",
-            "scope_spans",
-            "spans",
-            "data",
-        ):
-            if isinstance(fields.get(key), list):
-                values += fields[key]
+        values.extend(fields[key] for key in _SPAN_LISTS if isinstance(fields.get(key), list))
     return spans
 
 
@@ -187,7 +189,7 @@ def _json_list(value: object) -> list[Wire]:
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return []
     return objects(value)
 
