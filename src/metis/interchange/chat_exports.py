@@ -87,33 +87,38 @@ class ChatGpt(MessageListFormat):
                 # Some tools write the nodes as a plain list.
                 keys = list(parents)
                 parents = dict(zip(keys, [None, *keys], strict=False))
+            nearest = _nearest_messages(nodes, parents)
             foreign_id = conversation.get("id") or conversation.get("conversation_id")
             default = provider_model(conversation.get("default_model_slug"), "openai")
             yield ForeignConversation(
                 foreign_id=maybe_text(foreign_id) or f"{source.identity}#{number}",
                 title=maybe_text(conversation.get("title")) or "",
                 time=time_of(conversation.get("create_time")),
-                tip=_message_above(maybe_text(conversation.get("current_node")), nodes, parents),
-                messages=list(_chatgpt_messages(nodes, parents, default)),
+                tip=nearest.get(maybe_text(conversation.get("current_node")) or ""),
+                messages=list(_chatgpt_messages(nodes, parents, nearest, default)),
                 losses=[("usage", "the export has no token counts, so costs are unknown")],
             )
 
 
-def _message_above(
-    node: str | None, nodes: Mapping[str, Wire], parents: Mapping[str, str | None]
-) -> str | None:
-    """Return the nearest node with a message, from a node upwards."""
-    for _ in range(len(nodes)):
-        if node is None or isinstance(nodes.get(node, {}).get("message"), dict):
-            return node
-        node = parents.get(node)
-    return None
+def _nearest_messages(
+    nodes: Mapping[str, Wire], parents: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    """Return for each node itself if it has a message, else the nearest one above that has."""
+    nearest: dict[str, str | None] = {}
+    for key in in_tree_order(parents):
+        has_message = isinstance(nodes[key].get("message"), dict)
+        nearest[key] = key if has_message else nearest.get(parents[key] or "")
+    return nearest
 
 
 def _chatgpt_messages(
-    nodes: Mapping[str, Wire], parents: Mapping[str, str | None], default: str | None
+    nodes: Mapping[str, Wire],
+    parents: Mapping[str, str | None],
+    nearest: Mapping[str, str | None],
+    default: str | None,
 ) -> Iterator[ForeignMessage]:
-    for at, key in enumerate(in_tree_order(parents), 1):
+    # The keys of `nearest` are in the order of the tree.
+    for at, key in enumerate(nearest, 1):
         message = maybe_object(nodes[key].get("message"))
         if not message:
             continue
@@ -134,7 +139,7 @@ def _chatgpt_messages(
             parts=_fit(parts, role),
             at=at,
             key=key,
-            parent=_message_above(parents.get(key), nodes, parents),
+            parent=nearest.get(parents[key] or ""),
             time=time_of(message.get("create_time")),
             model=provider_model(metadata.get("model_slug"), "openai") or default,
         )
