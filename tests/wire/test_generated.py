@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from build import assistant, tool_id
+from build import assistant, tool_id, user
 from exchange import LISTS, turns_of
 from judges import complaints
 from metis import adapters
@@ -148,6 +148,8 @@ def test_a_conversation_that_grows_gives_what_one_sent_at_once_gives(
 ) -> None:
     profile = adapters.get(name).profile
     growing = adapters.Adapter(profile)
+    # Every beginning can be sent: it holds at least this text.
+    messages = [user(TextBlock("begin")), *messages]
     for count in range(1, len(messages) + 1):
         sent = growing.to_wire(messages[:count])
         fresh = adapters.Adapter(profile).to_wire(messages[:count])

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from corpus import needs_corpus
 from metis import adapters
-from metis.adapters import Adapter, RequestContext, SealRecord
-from metis.canonical import Message, RedactedThinkingBlock, ThinkingBlock
+from metis.adapters import Adapter, CanonicalRequest, RequestContext, SealRecord
+from metis.adapters.seals import restore_seals, sealed_record
+from metis.canonical import Message, RedactedThinkingBlock, TextBlock, ThinkingBlock
 from metis.verify.seals import echoed, seal_faults, seals_of, sent_back
 from metis.wire.original_form import response_events
 from metis.wire.seals import MAX_ENVELOPE_CHARS, Seal, is_envelope, read_envelope, write_envelope
@@ -98,6 +99,35 @@ def test_a_second_gateway_does_no_harm(first: str, second: str) -> None:
     assert forwarded is not None
     back = sent_back(adapters.get("anthropic"), forwarded.messages)
     assert sorted(back) == sorted((SIGNATURE, HIDDEN))
+
+
+def test_thinking_behind_a_call_comes_back_where_clients_moved_the_call() -> None:
+    """Chat has calls behind all text: thinking between a call and a text splits the joined text."""
+    call = CLAUDE["content"][-1]
+    parts = [
+        {"type": "text", "text": "One "},
+        call,
+        {"type": "redacted_thinking", "data": HIDDEN},
+        {"type": "redacted_thinking", "data": SIGNATURE},
+        {"type": "text", "text": "two"},
+    ]
+    answer = adapters.get("anthropic").from_wire_response({**CLAUDE, "content": parts}, CONTEXT)
+    record = sealed_record(answer, adapters.get("openai").profile)
+    assert record is not None
+    joined = replace(answer, content=(TextBlock("One two"), answer.content[1]))
+    request = restore_seals(
+        CanonicalRequest(messages=(joined,)), dict.fromkeys(record.keys, record.value)
+    )
+    content = request.messages[0].content
+    assert [block.type for block in content] == [
+        "text",
+        "redacted_thinking",
+        "redacted_thinking",
+        "text",
+        "tool_use",
+    ]
+    texts = [block.text for block in content if isinstance(block, TextBlock)]
+    assert texts == ["One ", "two"]
 
 
 @pytest.mark.parametrize("name", ["openai", "ollama"])

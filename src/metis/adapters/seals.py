@@ -10,6 +10,7 @@ both; a caller with several tenants stores them per tenant.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -201,33 +202,46 @@ def placed_blocks(
     """Return content with thinking at its places; a text that it came in the middle of is split."""
     result: list[ContentBlock] = []
     place = (0, 0)
-    waiting = sorted(placed, key=lambda each: each[0])
+    waiting = deque(sorted(placed, key=lambda each: each[0]))
     for block in content:
-        rest: ContentBlock = block
-        while waiting:
-            at, thinking = waiting[0]
-            if at <= place:
-                result.append(thinking)
-                waiting.pop(0)
-            elif type(rest) is TextBlock and at[0] < _after(place, rest)[0] and not rest.citations:
-                head, tail = _split(rest.text, at[0] - place[0])
-                result.append(TextBlock(head))
-                place, rest = _after(place, TextBlock(head)), TextBlock(tail)
-            else:
-                break
-        result.append(rest)
-        place = _after(place, rest)
+        while waiting and waiting[0][0] <= place:
+            result.append(waiting.popleft()[1])
+        behind = _after(place, block)
+        if type(block) is TextBlock and not block.citations:
+            result += _split_at(block, place[0], behind[0], waiting)
+        else:
+            result.append(block)
+        place = behind
     return [*result, *(thinking for _, thinking in waiting)]
 
 
-def _split(text: str, count: int) -> tuple[str, str]:
-    """Split a text behind that many characters that are not blanks, and the blanks after them."""
-    for index, character in enumerate(text):
-        if not character.isspace():
+def _split_at(
+    block: TextBlock, before: int, behind: int, waiting: deque[tuple[tuple[int, int], Thinking]]
+) -> Iterator[ContentBlock]:
+    """Yield a text with the thinking that stood before its end; blanks stay with the text before.
+
+    Only characters decide here: clients move calls behind the text, so that thinking which stood
+    behind a call may come back before it.
+    """
+    start, passed = 0, before
+    while waiting and waiting[0][0][0] < behind:
+        (characters, _), thinking = waiting.popleft()
+        if characters > passed:
+            end = _end_of(block.text, start, characters - passed)
+            yield TextBlock(block.text[start:end])
+            start, passed = end, characters
+        yield thinking
+    yield block if start == 0 else TextBlock(block.text[start:])
+
+
+def _end_of(text: str, start: int, count: int) -> int:
+    """Return the index behind that many characters that are not blanks, and the blanks after."""
+    for index in range(start, len(text)):
+        if not text[index].isspace():
             if count == 0:
-                return text[:index], text[index:]
+                return index
             count -= 1
-    return text, ""
+    return len(text)
 
 
 class _Sealed(Struct, omit_defaults=True):
