@@ -128,7 +128,7 @@ _TEMPORARY_FAILURES = {
 def _sentence(text: str) -> str:
     """Return a text with a capital and a full stop; a file name or id at its start stays."""
     # `config.toml:2: …` must not become `Config.toml:2: …`.
-    starts_with_word = text.partition(" ")[0].isalpha()
+    starts_with_word = text.partition(" ")[0].rstrip(",;").isalpha()
     capitalised = text[:1].upper() + text[1:] if starts_with_word else text
     return capitalised if capitalised.endswith((".", "!", "?")) else f"{capitalised}."
 

@@ -44,6 +44,8 @@ BUDGET_KIND = "session.budget"
 """The spending limit of the session."""
 REASONING_KIND = "session.reasoning"
 """The reasoning option of the session."""
+CHECKPOINT_KIND = "session.checkpoint_name"
+"""The kind of the sidecar entry that names a checkpoint."""
 USAGE_KIND = "session.usage"
 """The usage of a model call that left no message."""
 WORKER_KIND = "session.worker"
@@ -166,6 +168,8 @@ class Conversation:
         """The reasoning option of the session; None leaves it to the library's options."""
         self.checkpoints: dict[int, str | None] = {}
         """The message at each checkpoint; None is before the first message."""
+        self.checkpoint_names: dict[str, int] = {}
+        """The number of each checkpoint that has a name."""
         self.workers_usd = Decimal(0)
         """What workers have cost; they are sessions of their own."""
         self._limit_usd: Decimal | UnsetType | None = UNSET
@@ -369,6 +373,8 @@ class Conversation:
             self._limit_usd = None if limit is None else Decimal(limit)
         elif kind == REASONING_KIND:
             self.reasoning = msgspec.convert(data["reasoning"], Reasoning | None)
+        elif kind == CHECKPOINT_KIND:
+            self.checkpoint_names[data["name"]] = data["number"]
 
     def _add_message(self, message: Message) -> None:
         metadata = message.metadata

@@ -9,7 +9,7 @@ from metis.canonical.blocks import ContentBlock
 from metis.canonical.errors import InvalidValueError, NoTurnError
 from metis.canonical.message import Message, Role
 from metis.events.turn_events import SessionRewound
-from metis.session.conversation import Conversation
+from metis.session.conversation import CHECKPOINT_KIND, Conversation
 from metis.session.events import Trace
 from metis.session.response import unanswered_calls
 from metis.store.entries import BookmarkEntry, CheckpointEntry, RetractionEntry, RewindEntry
@@ -102,12 +102,14 @@ class HistoryEditor:
             raise InvalidValueError(f"there is no bookmark {name!r}", path="$.name")
         await self._conversation.record(BookmarkEntry, message_id=None, name=name)
 
-    async def checkpoint(self) -> int:
-        """Number the current position; return the number."""
+    async def checkpoint(self, name: str | None = None) -> int:
+        """Number the current position, and name it; return the number."""
         number = max(self._conversation.checkpoints, default=0) + 1
         await self._conversation.record(
             CheckpointEntry, message_id=self._conversation.tip, number=number
         )
+        if name is not None:
+            await self._conversation.note(CHECKPOINT_KIND, {"name": name, "number": number})
         return number
 
     def _resolve(self, position: Position | None) -> str | None:

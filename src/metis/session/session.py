@@ -19,6 +19,7 @@ from metis.canonical.errors import (
     SessionEndedError,
 )
 from metis.canonical.message import Message, Role
+from metis.canonical.tools import ToolDefinition
 from metis.deprecation import renamed_parameters
 from metis.events import Actor, Budget
 from metis.events.system_events import FeedbackExplicit, FeedbackImplicit
@@ -133,6 +134,16 @@ class SessionView:
     def checkpoints(self) -> dict[int, str | None]:
         """The message id of each checkpoint; None is before the first message."""
         return dict(self._conversation.checkpoints)
+
+    @property
+    def checkpoint_names(self) -> dict[str, int]:
+        """The numbers of the checkpoints that have a name."""
+        return dict(self._conversation.checkpoint_names)
+
+    @property
+    def tools(self) -> Sequence[ToolDefinition]:
+        """The definitions of the tools that models get."""
+        return self._setup.tools
 
 
 class Session(SessionView):
@@ -451,10 +462,13 @@ class Session(SessionView):
         async with self._lock:
             await self._history.unmark(name)
 
-    async def checkpoint(self) -> int:
-        """Number the current position; unlike a bookmark, a checkpoint never moves."""
+    async def checkpoint(self, name: str | None = None) -> int:
+        """Number the current position; unlike a bookmark, a checkpoint never moves.
+
+        A name makes it a key of `checkpoint_names`; a name in use moves to the new checkpoint.
+        """
         async with self._lock:
-            return await self._history.checkpoint()
+            return await self._history.checkpoint(name)
 
     async def fork(self, *, at: Position | None = None) -> "Session":
         """Return a new session that continues from here or from a position."""

@@ -277,7 +277,7 @@ def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
     send_and_wait(chat, "say one", "one\n")
     send_and_wait(chat, "say two", "two\n")
     chat.send("/bookmark here")
-    chat.wait_for("/rewind #1 returns to this point.")
+    chat.wait_for("/rewind here returns to this point.")
     chat.send("/rewind 2")
     chat.wait_for("Went back to before turn 2.")
     chat.send("/rewind #1")

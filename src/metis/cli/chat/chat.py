@@ -10,6 +10,7 @@ from metis.cli.attachments import read_prompt
 from metis.cli.chat.commands import run_command
 from metis.cli.chat.completer import ChatCompleter
 from metis.cli.chat.confirmation import ConfirmationDialog
+from metis.cli.chat.keyboard import paste_mode
 from metis.cli.chat.prompt import ChatPrompt
 from metis.cli.chat.screen import Screen, echo_disabled, is_cancelling, signal_handlers
 from metis.cli.chat.state import ChatState
@@ -60,6 +61,7 @@ class Chat:
         reading = asyncio.create_task(self._read_prompts())
         with (
             contextlib.nullcontext() if self._screen.is_plain else echo_disabled(),
+            contextlib.nullcontext() if self._screen.is_plain else paste_mode(),
             signal_handlers(
                 stop=self._stop, resized=self._state.display.resized, end=reading.cancel
             ),
@@ -88,7 +90,9 @@ class Chat:
         while (text := await self._next_text()) is not None:
             self._is_leaving = False
             try:
-                if not await self._run(text):
+                with self._state.keyboard.typed_ahead():
+                    goes_on = await self._run(text)
+                if not goes_on:
                     break
             # An error in one command must not end the chat.
             except Exception as error:

@@ -1,11 +1,14 @@
 """Keys and lines from the user."""
 
 import asyncio
+import contextlib
 import os
 import sys
+from collections.abc import Generator
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.input.typeahead import clear_typeahead
+from prompt_toolkit.application.current import get_app_session
+from prompt_toolkit.input.typeahead import clear_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from metis.cli.chat.screen import Screen, discard_typed_input
@@ -37,6 +40,17 @@ class KeyKeyboard:
     def interrupt(self) -> bool:
         """Return False: while this keyboard reads, Ctrl-C is a key and not a signal."""
         return False
+
+    @contextlib.contextmanager
+    def typed_ahead(self) -> Generator[None]:
+        """Read what is typed or pasted meanwhile, for the next prompt.
+
+        If it stayed in the terminal, a question about a tool call could discard the beginning of
+        a paste and take the rest for its answer.
+        """
+        terminal = get_app_session().input
+        with terminal.attach(lambda: store_typeahead(terminal, terminal.read_keys())):
+            yield
 
 
 class LineKeyboard:
@@ -99,6 +113,11 @@ class LineKeyboard:
         self._waiting.set_exception(KeyboardInterrupt())
         return True
 
+    @contextlib.contextmanager
+    def typed_ahead(self) -> Generator[None]:
+        """Leave what is typed meanwhile in the terminal or the pipe, for the next line."""
+        yield
+
 
 Keyboard = KeyKeyboard | LineKeyboard
 
@@ -106,6 +125,30 @@ Keyboard = KeyKeyboard | LineKeyboard
 def keyboard_of(screen: Screen) -> Keyboard:
     """Return the keyboard that belongs to a screen."""
     return LineKeyboard(screen) if screen.is_plain else KeyKeyboard()
+
+
+@contextlib.contextmanager
+def paste_mode() -> Generator[None]:
+    """Let the terminal mark pastes until the end, also while no prompt is open.
+
+    Each prompt switches the marks off when it ends. What was pasted while an answer arrives would
+    then be one question per line.
+    """
+    output = get_app_session().output
+    switch_off = output.disable_bracketed_paste
+    output.disable_bracketed_paste = _do_nothing
+    output.enable_bracketed_paste()
+    output.flush()
+    try:
+        yield
+    finally:
+        output.disable_bracketed_paste = switch_off
+        switch_off()
+        output.flush()
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _bindings(keys: str) -> KeyBindings:

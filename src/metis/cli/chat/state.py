@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from decimal import Decimal
 
+from metis.canonical.blocks import ContentBlock
 from metis.canonical.errors import MetisError
-from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
+from metis.canonical.metadata import MessageStatus, RoutingDecisionRecord, RoutingMode
 from metis.cli.chat.keyboard import keyboard_of
 from metis.cli.chat.screen import Screen, is_cancelling
 from metis.cli.chat.turn_parts import LossKey
@@ -15,7 +16,7 @@ from metis.cli.error_text import chat_error_text
 from metis.cli.startup import delete_if_empty
 from metis.cli.text import cell_width, format_usd, one_line, short_count
 from metis.session import Metis, Session, TurnEvent, WindowUse
-from metis.session.session import Prompt
+from metis.session.history import PastTurn
 from metis.settings.settings import format_thinking
 
 log = logging.getLogger("metis.chat")
@@ -53,6 +54,12 @@ def join_fitting(parts: list[str], width: int) -> str:
     while len(shown) > 1 and cell_width(" · ".join(shown)) > width:
         shown.pop()
     return one_line(" · ".join(shown), width)
+
+
+def has_failed(turn: PastTurn) -> bool:
+    """Return whether a turn has no response, or one that an error broke off."""
+    response = turn.response
+    return response is None or response.metadata.status is MessageStatus.ERROR
 
 
 class ChatState:
@@ -112,8 +119,11 @@ class ChatState:
         why = self._session.why()
         self.decision = None if why is None else why.record
 
-    async def send(self, prompt: Prompt, *, model: str | None = None) -> None:
-        """Send a prompt and show the turn."""
+    async def send(self, prompt: Sequence[ContentBlock], *, model: str | None = None) -> None:
+        """Send a prompt and show the turn; a failed turn with the same prompt is taken back."""
+        turns = self._session.turns
+        if turns and turns[-1].prompt.content == tuple(prompt) and has_failed(turns[-1]):
+            await self._session.undo()
         await self.show_turn(self._session.send(prompt, model=model))
 
     async def show_turn(self, events: AsyncGenerator[TurnEvent]) -> None:

@@ -118,7 +118,7 @@ class TurnView:
     def _handle_notice(self, event: TurnEvent) -> None:
         match event:
             case Routed():
-                self._model = event.record.chosen_model
+                self._name_model(event.record.chosen_model)
             case Lost():
                 self._add_losses(event)
             case Warned() if event.code != _OUTAGE:
@@ -129,6 +129,12 @@ class TurnView:
                 self.ended = event
             case _:
                 pass
+
+    def _name_model(self, model: str) -> None:
+        """Name the model that answers if it is not the one below the prompt."""
+        if self._model not in ("", model):
+            self._add("notice", wrap(Text(visible_controls(model), "dim"), self._screen.width))
+        self._model = model
 
     def _add_losses(self, event: Lost) -> None:
         """Show what the model does not receive, unless it was shown before or is not noticeable."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from metis.canonical.errors import InvalidValueError, NoTurnError
 from metis.canonical.message import Role
 from metis.cli.chat.commands.command import Command
+from metis.cli.chat.keyboard import ask_yes_no
 from metis.cli.chat.rows import column_rows
 from metis.cli.chat.state import ChatState
 from metis.cli.chat.turn_parts import loss_rows
@@ -41,25 +42,32 @@ async def rewind(state: ChatState, position: str) -> None:
         _list_turns(state)
         return
     session, turn_count = state.session, len(state.session.turns)
-    # The number of the place that is left lets the user come back to it.
-    restore = await session.checkpoint() if position.isdigit() else None
     if position.isdigit():
         if not 1 <= int(position) <= turn_count:
             raise NoTurnError(f"there is no turn {position}; /rewind lists them")
+        # The number of the place that is left lets the user come back to it.
+        restore = await session.checkpoint()
         await session.undo(turn_count - int(position) + 1)
-        moved = f"Went back to before turn {position}."
-    elif position.startswith("#") and position[1:].isdigit():
-        number = int(position[1:])
-        if number not in session.checkpoints:
-            raise NoTurnError(f"there is no bookmark {position}; /bookmark lists them")
-        await session.rewind(number)
-        moved = f"Went back to bookmark {position}."
+        hint = f" The removed turns are kept; /rewind #{restore} restores them."
+        moved = f"Went back to before turn {position}.{hint}"
     else:
-        await session.rewind(position)
-        moved = f"Went back to {position}."
+        await session.rewind(_bookmarked(state, position))
+        moved = f"Went back to bookmark {position}."
     state.refresh()
-    hint = f" The removed turns are kept; /rewind #{restore} restores them." if restore else ""
-    state.screen.print(f"{moved}{hint}", "dim")
+    state.screen.print(moved, "dim")
+
+
+def _bookmarked(state: ChatState, name: str) -> int | str:
+    """Return the position of a bookmark: its number, or the name that another program gave it."""
+    session = state.session
+    number = session.checkpoint_names.get(name)
+    if number is None and name.startswith("#") and name[1:].isdigit():
+        number = int(name[1:])
+    if number in session.checkpoints:
+        return number
+    if name in session.bookmarks:
+        return name
+    raise NoTurnError(f"there is no bookmark {name}; /bookmark lists them")
 
 
 def _list_turns(state: ChatState) -> None:
@@ -79,23 +87,31 @@ async def bookmark(state: ChatState, name: str) -> None:
     """Bookmark this point under a name and a number; without a name, list the bookmarks."""
     session = state.session
     if name:
-        await session.bookmark(name)
-        # The name moves on with the conversation, the number stays at this point.
-        number = await session.checkpoint()
-        text = f'Bookmarked as "{name}" (#{number}). /rewind #{number} returns to this point.'
+        number = await session.checkpoint(name)
+        text = f'Bookmarked as "{name}" (#{number}). /rewind {name} returns to this point.'
         state.screen.print(text, "dim")
         return
-    texts = {message.id: text_of(message.content) for message in session.messages}
-    points = [(f"#{number}", message_id) for number, message_id in session.checkpoints.items()]
-    points += session.bookmarks.items()
+    points = bookmarked_points(state)
     if not points:
         state.screen.print("There are no bookmarks; /bookmark NAME sets one.", "dim")
         return
-    rows = [
-        (label, one_line(texts.get(message_id or "", ""), _EXCERPT_WIDTH))
-        for label, message_id in points
+    state.screen.write(column_rows(points, state.screen.width))
+
+
+def bookmarked_points(state: ChatState) -> list[tuple[str, str, str]]:
+    """Return the number, the name and the text of each bookmark."""
+    session = state.session
+    texts = {message.id: text_of(message.content) for message in session.messages}
+    names = {number: name for name, number in session.checkpoint_names.items()}
+    points = [
+        (f"#{number}", names.get(number, ""), message_id)
+        for number, message_id in session.checkpoints.items()
     ]
-    state.screen.write(column_rows(rows, state.screen.width))
+    points += [("", name, message_id) for name, message_id in session.bookmarks.items()]
+    return [
+        (number, name, one_line(texts.get(message_id or "", ""), _EXCERPT_WIDTH))
+        for number, name, message_id in points
+    ]
 
 
 async def compact(state: ChatState, model: str) -> None:
@@ -152,6 +168,10 @@ async def export(state: ChatState, argument: str) -> None:
     if form not in export_formats():
         formats = ", ".join(export_formats())
         raise InvalidValueError(f"unknown format for {path}; add one of: {formats}")
+    question = f"{path} exists. Overwrite it?"
+    if path.exists() and not await ask_yes_no(state.keyboard, question):
+        state.screen.print("Not exported.", "dim")
+        return
     store = state.library.store
     exported = await export_session(store, await store.session(state.session.id), form)
     path.write_bytes(exported.data)

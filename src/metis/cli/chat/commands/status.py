@@ -113,13 +113,13 @@ def _parse_limit(text: str) -> Decimal | None:
 
 async def list_tools(state: ChatState, _: str) -> None:
     """List the tools, and whether they run without confirmation."""
-    options = state.library.options
-    if options.registry is None:
+    confirmation, tools = state.library.options.confirmation, state.session.tools
+    if not tools:
         state.screen.print("This conversation has no tools.", "dim")
         return
     rows: list[tuple[str, str, str]] = []
-    for tool in options.registry.tools.values():
-        rule = Rule.DENY if options.confirmation is None else options.confirmation.rule(tool)
+    for tool in tools:
+        rule = Rule.DENY if confirmation is None else confirmation.rule(tool)
         rows.append((tool.name, _RULE_NAMES[rule], tool.description.partition(". ")[0]))
     state.screen.write(column_rows(rows, state.screen.width))
 
