@@ -16,7 +16,7 @@ import pytest
 
 TESTS = Path(__file__).parent.parent
 CASES = TESTS.parent / "docs" / "cases.md"
-ROW = re.compile(r"^\| ([MKAG]-\d{3}|[KAG]X-\d{2}|T\d{2,3}) \| (.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| ([MKAG]-\d{3}|[KAG]X-\d{2}|GW-\d{2}|T\d{2,3}) \| (.*) \|$", re.MULTILINE)
 
 
 CLAIMED_ROWS = pytest.StashKey[set[str]]()

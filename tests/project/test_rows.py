@@ -7,7 +7,7 @@ import pytest
 from project.rows import CASES, CLAIMED_ROWS, claims, meanings
 
 ROOT = CASES.parent.parent
-CITED = re.compile(r"\b(T\d{2,3}|[MKAG]-\d{3}|[KAG]X-\d{2})\b")
+CITED = re.compile(r"\b(T\d{2,3}|[MKAG]-\d{3}|[KAG]X-\d{2}|GW-\d{2})\b")
 # Rows of the canonical form that wait for a package which does not exist yet.
 WAITING: dict[str, str] = {}
 

@@ -35,6 +35,7 @@ from metis.store import Store
 from metis.streaming import StreamError
 from metis.transport.keys import Keys
 from metis.transport.retry import call_failures, provider_error
+from metis.wire.seals import may_have_envelope
 
 log = logging.getLogger("metis.gateway")
 
@@ -155,7 +156,7 @@ class Core:
             request = read_request(call, keys, self.reader, self._seals)
             name = self.models.routed(request, len(call.body))
         target = self.models.resolve(name, endpoint)
-        if target.mode == "pass" and request_adapter(endpoint, keys) != endpoint.adapter:
+        if target.mode == "pass" and self._needs_translation(call, keys):
             target = Target(target.provider, target.model, "translate")
         exchange.provider, exchange.model = target.provider.name, target.model
         exchange.mode = target.mode
@@ -172,6 +173,26 @@ class Core:
         if items is not None:
             response_id, output = translation.output_items()
             self._states.add(tenant_key(exchange.tenant), response_id, [*items, *output])
+
+    def _needs_translation(self, call: ClientCall, keys: RequestKeys) -> bool:
+        """Whether a request cannot go on as it is, though its provider speaks its protocol.
+
+        A seal in an envelope was made by another provider: the client's own would refuse the
+        whole request. A Responses-shaped body on a Chat path has to be read as what it is.
+        """
+        return (
+            request_adapter(call.endpoint, keys) != call.endpoint.adapter
+            or may_have_envelope(call.body)
+            or self._holds_previous(call, keys)
+        )
+
+    def _holds_previous(self, call: ClientCall, keys: RequestKeys) -> bool:
+        """Whether a request continues a response that the gateway holds, not its provider."""
+        previous = keys.previous_response_id
+        if not isinstance(previous, msgspec.Raw):
+            return False
+        name = msgspec.json.decode(previous)
+        return isinstance(name, str) and self._states.has(tenant_key(call.exchange.tenant), name)
 
     def _continued(self, call: ClientCall, keys: RequestKeys) -> list[Any] | None:
         """Put what a Responses request continues before its input.

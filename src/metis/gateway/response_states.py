@@ -33,6 +33,10 @@ class ResponseStates:
         while self._bytes > self._max_bytes:
             self._bytes -= len(self._items.popitem(last=False)[1])
 
+    def has(self, tenant: str, response_id: str) -> bool:
+        """Whether the items of a response are held."""
+        return (tenant, response_id) in self._items
+
     def expand(self, tenant: str, request: dict[str, Any]) -> list[Any]:
         """Put the items of the response that a request continues before its own; returns all.
 

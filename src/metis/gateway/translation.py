@@ -11,10 +11,16 @@ from msgspec.structs import replace
 
 from metis import adapters
 from metis.adapters.adapter import Adapter
+from metis.adapters.client_features import BETA_HEADER
 from metis.adapters.request_reader import RequestReader
-from metis.canonical.errors import InvalidRequestError, InvalidValueError
+from metis.canonical.errors import (
+    DecodeError,
+    InvalidRequestError,
+    InvalidValueError,
+    ServerError,
+)
 from metis.canonical.message import Message
-from metis.gateway.client_call import ClientCall, RequestKeys
+from metis.gateway.client_call import ClientCall, RequestKeys, recorded_headers
 from metis.gateway.client_sessions import tenant_key
 from metis.gateway.config import Limits, Policy
 from metis.gateway.endpoints import STREAM_TYPES, Endpoint
@@ -53,7 +59,12 @@ if TYPE_CHECKING:
 
 _FIRST_ERROR_STATUS = 400
 _UNPROCESSABLE = 422
+_BAD_GATEWAY = 502
 _MAX_LISTED_LOSSES = 5
+_BYTES_PER_TOKEN = 4
+_MEDIA_BYTES = 6000
+"""What an image counts as: some 1500 tokens."""
+_OPTION_HEADERS = frozenset({BETA_HEADER})
 
 
 class SealMemory:
@@ -98,6 +109,8 @@ def read_request(
         model=endpoint.model or None,
         provider=client.name,
         path=endpoint.path,
+        # Hosts of Claude differ in the beta features that they accept (T220).
+        headers=recorded_headers(call.headers, _OPTION_HEADERS),
         find_seals=partial(seals.find, tenant) if seals.has_any else None,
     )
     exchange.request = reader.read(client, tenant, call.body, context)
@@ -134,6 +147,10 @@ class Translation:
     def read(self) -> CanonicalRequest:
         """Return the request in the canonical form."""
         request = read_request(self._call, self._keys, self._reader, self._seals)
+        if request.options.native.get("anthropic", {}).get("safeguards"):
+            # Claude Code then makes the check itself; without the error it would wait for results.
+            text = "safeguards: no other provider than Anthropic runs this check"
+            raise InvalidRequestError(text, status=400)
         native = request.options.native.get("openai_responses", {})
         if native.get("previous_response_id"):
             # Dropped, it would leave the model without the conversation.
@@ -164,7 +181,9 @@ class Translation:
                 raise
             wire = self._adapter.to_wire(request.messages, request.tools, options)
         exchange.losses = list(wire.losses)
-        refuse_losses(wire.losses, policy)
+        if searching.tool_choice != options.tool_choice:
+            exchange.losses.append(_unforced_search(self._adapter.name))
+        refuse_losses(exchange.losses, policy)
         return wire
 
     async def run(self, request: CanonicalRequest, policy: Policy, keep_alive: KeepAlive) -> None:
@@ -222,6 +241,9 @@ class Translation:
             provider=self._client.name,
             include_usage=self._client.profile.protocol != "openai_chat"
             or includes_usage(self._keys),
+            prompt_tokens=estimated_tokens(self._call.body, request.messages)
+            if exchange.is_stream
+            else 0,
         )
 
     async def _answer(self, response: "aiohttp.ClientResponse", context: RequestContext) -> None:
@@ -229,7 +251,10 @@ class Translation:
         body = await read_body(response, self._limits.response_bytes)
         latency = round((time.monotonic() - exchange.timings.begin) * 1000)
         context = replace(context, status=response.status, latency_ms=latency)
-        message = decode(self._adapter, body, context, response)
+        try:
+            message = decode(self._adapter, body, context, response)
+        except DecodeError as error:
+            raise _unreadable(error, self._adapter.name) from None
         exchange.response = message
         served = self._client.encode_response(message, self._context)
         exchange.losses += served.losses
@@ -289,6 +314,12 @@ class Translation:
         await writer.finish(events)
         exchange.response = _message_so_far(decoder)
         exchange.losses += writer.losses
+
+
+def _unreadable(error: DecodeError, provider: str) -> ServerError:
+    """Return the error for a response that is none: the provider's fault, not the client's."""
+    text = f"the response of {provider} cannot be read ({error})"
+    return ServerError(text, provider=provider, status=_BAD_GATEWAY)
 
 
 def _message_so_far(decoder: StreamDecoder) -> Message | None:
@@ -395,6 +426,18 @@ def includes_usage(keys: RequestKeys | None) -> bool:
     return isinstance(options, msgspec.Raw) and b"include_usage" in bytes(options)
 
 
+def estimated_tokens(body: bytes, messages: Sequence[Message]) -> int:
+    """Return about how many tokens a request has; an estimate by words takes milliseconds."""
+    size = len(body)
+    if b"base64" in body:
+        for message in messages:
+            for block in message.content:
+                source = getattr(block, "source", None)
+                if source is not None and source.kind == "base64":
+                    size -= len(source.data) - _MEDIA_BYTES
+    return max(1, size // _BYTES_PER_TOKEN)
+
+
 def request_adapter(endpoint: Endpoint, keys: RequestKeys | None) -> str:
     """Return the adapter that reads a request: a Chat path may get a Responses body."""
     is_chat = endpoint.protocol == "openai_chat"
@@ -418,11 +461,27 @@ def server_tools(
     if not kinds:
         return options
     if any("search" in kind.lower() for kind in kinds) and target.profile.search is not None:
+        choice = options.tool_choice
+        if choice is not None and choice.name not in (None, *(tool.name for tool in request.tools)):
+            # Claude Code forces its search, which is no function of the target.
+            options = replace(options, tool_choice=None)
         return replace(options, search=True)
     if request.tools:
         return options  # the adapter reports each as a loss
     text = f"{target.name} cannot run the tool {kinds[0]!r} of {client.name}, and there is no other"
     raise InvalidRequestError(text, status=400)
+
+
+def _unforced_search(adapter: str) -> Loss:
+    return Loss(
+        session_id="",
+        message_id="",
+        block_type="option",
+        adapter=adapter,
+        reason="the provider decides itself whether it searches",
+        change=Change.ALTERED,
+        path="$.tool_choice",
+    )
 
 
 _SERVER_TOOL_MARKS = ("search", "code_", "computer", "mcp", "fetch", "image_generation", "maps")

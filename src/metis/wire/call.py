@@ -63,6 +63,9 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     calls of them are written as the kind that the client declared (T219)."""
     include_usage: bool = True
     """Whether a stream of Chat Completions states its usage; clients have to ask for it (T129)."""
+    prompt_tokens: int = 0
+    """About how many tokens the request has, for streams that state a usage before the provider
+    does; 0 if nobody has counted."""
     output: OutputFormat | None = None
     """The requested output format; some hosts send its JSON within the thinking (T118)."""
     limits: StreamLimits = DEFAULT_LIMITS

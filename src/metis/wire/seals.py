@@ -32,6 +32,7 @@ DAMAGED_ISSUER: Final = "damaged envelope"
 _MAGIC: Final = b"metis\0seal\0\x01"
 _PREFIX: Final = pybase64.b64encode_as_string(_MAGIC)
 _OLD_PREFIX: Final = "metis1:"
+_MARKS: Final = (_PREFIX.encode(), f'"{_OLD_PREFIX}'.encode())
 _CHECKSUM_BYTES = 16
 _URLSAFE = str.maketrans("-_", "+/")
 
@@ -90,6 +91,11 @@ def write_envelope(seal: Seal) -> str | None:
 def is_envelope(value: str | None) -> bool:
     """Whether a seal is one of our envelopes, intact or not."""
     return value is not None and value.startswith((_PREFIX, _OLD_PREFIX))
+
+
+def may_have_envelope(body: bytes) -> bool:
+    """Whether the bytes of a request may hold one of our envelopes, which no provider reads."""
+    return any(mark in body for mark in _MARKS)
 
 
 def read_envelope(value: str) -> Seal | None:

@@ -146,6 +146,10 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
     def _encode_message_start(
         self, message_id: str, response_id: str | None, model: str | None
     ) -> bytes:
+        usage = encode_usage(self._usage)
+        if not self._usage:
+            # Clients show the context that is used from here; `message_delta` has the true count.
+            usage["input_tokens"] = self._context.prompt_tokens
         message: Wire = {
             "id": response_id or f"msg_{message_id}",
             "type": "message",
@@ -155,7 +159,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
             "stop_reason": None,
             "stop_sequence": None,
             # SDKs read the usage of the prompt from here, and fail without the object.
-            "usage": encode_usage(self._usage),
+            "usage": usage,
         }
         return self._write_start(message)
 
