@@ -8,6 +8,8 @@ import pytest
 from build import EVERY_BLOCK, assistant, call, numbered, system, tool, tool_id, usage, user
 from metis import adapters, interchange
 from metis.canonical import (
+    ImageBlock,
+    ImageSource,
     Message,
     MessageMetadata,
     Role,
@@ -172,7 +174,10 @@ BAD: list[tuple[Any, str]] = [
     ({"role": "owner", "content": ""}, "$[1].role"),
     ({"role": "user"}, "$[1]"),
     ({"role": "user", "content": 3}, "$[1].content"),
-    ({"role": "user", "content": [{"type": "image", "text": ""}]}, "$[1].content[0].type"),
+    ({"role": "user", "content": [{"type": "image", "text": ""}]}, "$[1].content[0]"),
+    ({"role": "user", "content": [{"type": "sound", "text": ""}]}, "$[1].content[0].type"),
+    ({"role": "assistant", "tool_calls": [{"id": "a"}]}, "$[1].tool_calls[0]"),
+    ({"role": "tool", "tool_results": [{"call_id": 1}]}, "$[1].tool_results[0].call_id"),
     ({"role": "assistant", "content": "", "toolCalls": [{"id": "a"}]}, "$[1].toolCalls[0]"),
     ("text", "$[1]"),
 ]
@@ -185,6 +190,103 @@ def test_a_bad_message_is_named_with_line_and_path(bad: Any, path: str) -> None:
     with pytest.raises(ForeignDocumentError) as caught:
         interchange.load("attocode", data)
     assert (caught.value.path, caught.value.line) == (path, 3)
+
+
+PICTURE = {"type": "base64", "media_type": "image/png", "data": "aWY="}
+REMOTE = {"type": "url", "media_type": "image/jpeg", "data": "https://a/b.jpg"}
+
+
+@pytest.mark.row("A-017")
+def test_images_of_a_message_are_images_here_and_on_the_wire() -> None:
+    blocks = [
+        {"type": "text", "text": "see"},
+        {"type": "image", "source": PICTURE, "cache_control": MARK},
+        {"type": "image", "source": REMOTE},
+    ]
+    result = loaded({"role": "user", "content": blocks})
+    assert result.losses == []
+    message = result.messages[0]
+    assert message.content == (
+        TextBlock("see"),
+        ImageBlock(ImageSource("base64", "aWY="), "image/png"),
+        ImageBlock(ImageSource("url", "https://a/b.jpg"), "image/jpeg"),
+    )
+    assert [hint.after for hint in message.metadata.hints] == [1]
+    body = json.loads(adapters.get("openai").to_wire([message]).body)
+    sent = [part.get("image_url", {}).get("url") for part in body["messages"][0]["content"]]
+    assert sent == [None, "data:image/png;base64,aWY=", "https://a/b.jpg"]
+
+
+def test_images_stand_where_their_role_allows_them() -> None:
+    block = {"type": "image", "source": PICTURE}
+    odd = {"type": "image", "source": PICTURE | {"media_type": "odd"}}
+    calls = {"role": "assistant", "content": [block], "toolCalls": [CALL]}
+    answer = {"role": "tool", "content": [block], "toolCallId": "call_1"}
+    result = loaded(
+        {"role": "system", "content": [block]}, {"role": "user", "content": [odd]}, calls, answer
+    )
+    kinds = [message.content[0].type for message in result.messages]
+    assert kinds == ["opaque", "opaque", "artifact", "tool_result"]
+    assert result_of(result.messages[3]).content == (
+        ImageBlock(ImageSource("base64", "aWY="), "image/png"),
+    )
+    assert result.losses == []
+
+
+def test_a_file_of_the_python_program_is_read_and_written_in_its_spelling() -> None:
+    record: list[dict[str, Any]] = [
+        {"role": "user", "content": "Read the file", "name": None, "metadata": None},
+        {"role": "assistant", "tool_calls": [CALL, CALL | {"id": "c", "parse_error": "cut"}]},
+        {"role": "tool", "content": "file contents", "tool_call_id": "call_1"},
+        {"role": "tool", "tool_results": [{"call_id": "c", "result": None, "error": "no"}]},
+    ]
+    result = loaded(*record)
+    assert result.losses == []
+    called = result.messages[1].content
+    assert isinstance(called[0], ToolUseBlock)
+    assert isinstance(called[1], ToolUseBlock)
+    assert called[0].input == CALL["arguments"]
+    assert called[1].invalid is not None
+    assert result_of(result.messages[2]).tool_use_id == called[0].id
+    assert result_of(result.messages[3]).is_error
+
+
+def test_the_keys_of_arguments_are_those_of_the_tool() -> None:
+    arguments = {"tool_calls": [{"parse_error": 1}], "call_id": "x"}
+    calls = [{"id": "a", "name": "f", "arguments": arguments}]
+    result = loaded({"role": "assistant", "content": "", "tool_calls": calls})
+    block = result.messages[0].content[0]
+    assert isinstance(block, ToolUseBlock)
+    assert block.input == arguments
+
+
+def test_a_response_of_the_python_program_is_read_and_written_in_its_spelling() -> None:
+    usage = {
+        "input_tokens": 9,
+        "output_tokens": 3,
+        "total_tokens": 12,
+        "cache_creation_tokens": 2,
+        "cache_read_tokens": 4,
+        "cost": 0.25,
+    }
+    record = {
+        "content": "done",
+        "stop_reason": "tool_use",
+        "tool_calls": [CALL | {"parse_error": None}],
+        "usage": usage,
+        "thinking": None,
+        "model": "anthropic:claude-sonnet-4-6",
+    }
+    result = interchange.load("attocode-response", json.dumps(record))
+    assert result.losses == []
+    about = result.messages[0].metadata
+    assert about.stop_reason == StopReason.TOOL_USE
+    assert about.usage is not None
+    assert (about.usage.input_tokens, about.usage.output_tokens) == (9, 3)
+    counts = (about.usage.cached_input_tokens, about.usage.cache_creation_input_tokens)
+    assert counts == (4, 2)
+    back = interchange.dump("attocode-response", result.entries)
+    assert (json.loads(back.data), back.losses) == (record, [])
 
 
 def test_our_own_conversation_is_written_with_every_loss_named() -> None:

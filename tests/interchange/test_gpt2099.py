@@ -249,6 +249,20 @@ def test_of_five_marked_turns_the_last_four_stay_marked() -> None:
     assert [block.get("cache_control") for block in blocks] == [None, MARK, MARK, MARK, MARK]
 
 
+@pytest.mark.row("G-034")
+def test_the_cache_flag_of_a_message_in_a_window_marks_its_last_block() -> None:
+    flagged = {**spoke("user", text_block("a"), text_block("b")), "cache": True}
+    answered = {**spoke("user", RESULT), "cache": True}
+    result = context(flagged, spoke("assistant", USE), answered, spoke("user", text_block("c")))
+    assert result.losses == []
+    options = AdapterOptions(model="claude-sonnet-4-6")
+    wire = adapters.get("anthropic").to_wire(result.messages, (), options)
+    blocks = [b for m in json.loads(wire.body)["messages"] for b in m["content"]]
+    marked = [(block["type"], "cache_control" in block) for block in blocks]
+    kinds = ["text", "text", "tool_use", "tool_result", "text"]
+    assert marked == list(zip(kinds, [False, True, False, True, False], strict=True))
+
+
 @pytest.mark.row("G-026", "G-037")
 def test_turns_continue_ids_and_bookmarks_one_or_several() -> None:
     result = frames(

@@ -9,6 +9,7 @@ import pytest
 
 from build import (
     EVERY_BLOCK,
+    NOW,
     assistant,
     call,
     developer,
@@ -20,6 +21,7 @@ from build import (
     thinking,
     tool,
     tool_id,
+    ulid,
     user,
 )
 from documents import klaude_bytes
@@ -48,6 +50,7 @@ from metis.store.entries import (
     ErrorEntry,
     MessageEntry,
     RetractionEntry,
+    RewindEntry,
     SidecarEntry,
     TaskMetadataEntry,
 )
@@ -228,6 +231,18 @@ def test_a_signature_without_a_thought_is_kept_in_its_place() -> None:
     sealed = seal("A", format="f", id="rs_1")
     result = loaded(answer_line(sealed, text_part("x")))
     assert result.messages[0].content[0] == RedactedThinkingBlock("A", "rs_1", "f", "klaude-code")
+
+
+@pytest.mark.row("K-044")
+def test_a_lone_signature_of_claude_is_thinking_without_text() -> None:
+    sealed = seal("A", model_id="claude-sonnet-4-6")
+    result = loaded(user_line(text_part("hi")), answer_line(sealed, text_part("x")))
+    assert result.messages[1].content[0] == thinking("", signature="A", issuer="anthropic")
+    sent = json.loads(wire("anthropic", result))["messages"][1]["content"]
+    assert sent[0] == {"type": "thinking", "thinking": "", "signature": "A"}
+    again = interchange.dump("klaude-code", result.messages).data.splitlines()[1]
+    kinds = [part["type"] for part in json.loads(again)["data"]["parts"]]
+    assert kinds == ["thinking_signature", "text"]
 
 
 @pytest.mark.row("K-043", "K-044")
@@ -430,6 +445,114 @@ def test_summaries_and_retractions_shape_the_view() -> None:
     shown = view(result.entries).messages
     texts = [getattr(block, "text", "") for message in shown for block in message.content]
     assert texts == ["long ago", "two", "three"]
+
+
+def checkpoint(number: int) -> dict[str, Any]:
+    reminder = f"<system-reminder>Checkpoint {number}</system-reminder>"
+    return line("DeveloperMessage", role="developer", parts=[text_part(reminder)])
+
+
+def rewind(number: int) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "checkpoint_id": number,
+        "note": "the file is there",
+        "rationale": "too long",
+        "reverted_from_index": 4,
+        "original_user_message": "one",
+        "created_at": T,
+    }
+    return {"type": "RewindEntry", "data": data}
+
+
+def shown(result: LoadedDocument) -> list[str]:
+    blocks = [block for message in view(result.entries).messages for block in message.content]
+    return [getattr(block, "text", "") for block in blocks]
+
+
+@pytest.mark.row("KX-10")
+def test_a_rewind_goes_back_to_its_checkpoint_and_leaves_a_note() -> None:
+    result = loaded(
+        user_line(text_part("one")),
+        checkpoint(0),
+        answer_line(text_part("long way")),
+        checkpoint(1),
+        answer_line(text_part("longer")),
+        rewind(0),
+        answer_line(text_part("short")),
+        checkpoint(1),
+        answer_line(text_part("dead end")),
+        rewind(1),
+    )
+    entries = result.entries
+    assert [entry.to_id for entry in entries if isinstance(entry, RewindEntry)] == [
+        entries[1].id,
+        entries[7].id,
+    ]
+    reminders = [f"<system-reminder>Checkpoint {n}</system-reminder>" for n in (0, 1)]
+    note = "the file is there"
+    assert shown(result) == ["one", reminders[0], note, "short", reminders[1], note]
+    assert result.losses == []
+
+
+@pytest.mark.row("KX-10")
+def test_a_rewind_to_an_unnamed_checkpoint_hides_nothing() -> None:
+    result = loaded(user_line(text_part("one")), answer_line(text_part("two")), rewind(7))
+    assert shown(result) == ["one", "two", "the file is there"]
+
+
+def test_a_rewind_that_names_no_checkpoint_is_a_loss() -> None:
+    result = loaded(user_line(text_part("one")), checkpoint(0), answer_line(text_part("two")))
+    common: dict[str, Any] = {"session_id": result.messages[0].session_id, "created_at": NOW}
+    for number, target in ((None, result.messages[1].id), (0, result.messages[0].id)):
+        entry = RewindEntry(id=ulid(9), checkpoint=number, to_id=target, **common)
+        dumped = interchange.dump("klaude-code", [*result.entries, entry])
+        assert [loss.block_type for loss in dumped.losses] == ["rewind"]
+        assert b"RewindEntry" not in dumped.data
+
+
+@pytest.mark.row("KX-10")
+def test_a_retraction_names_its_message_by_line_or_by_text() -> None:
+    first, second = user_line(text_part("one")), user_line(text_part("two"))
+
+    def retract(**data: Any) -> list[str]:
+        entry = {"type": "RetractEntry", "data": {**data, "created_at": T}}
+        return shown(loaded(first, second, entry))
+
+    assert retract(retracted_text="two") == ["one"]
+    assert retract(retracted_text="two", retracted_line=1) == ["one"]
+    assert retract(retracted_text="two", retracted_line=9) == ["one"]
+    assert retract(retracted_line=0) == []
+    assert retract(retracted_text="never sent") == ["one", "two"]
+
+
+def test_a_line_names_the_first_message_after_a_summary() -> None:
+    data = {"summary": "s", "first_kept_index": 9, "first_kept_line": 1, "created_at": T}
+    result = loaded(
+        user_line(text_part("one")),
+        user_line(text_part("two")),
+        {"type": "CompactionEntry", "data": data},
+    )
+    assert shown(result) == ["s", "two"]
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"input_tokens": -1},
+        {"output_tokens": -1},
+        {"cached_tokens": -1},
+        {"reasoning_tokens": -1},
+        {"input_tokens": 1, "cached_tokens": 2},
+        {"output_tokens": 1, "reasoning_tokens": 2},
+        {"input_tokens": 2**63},
+    ],
+)
+def test_counts_that_cannot_be_are_no_usage(counts: dict[str, int]) -> None:
+    answer = answer_line(text_part("x"))
+    answer["data"]["usage"] = {"input_tokens": 5, "output_tokens": 5, **counts}
+    result = loaded(user_line(text_part("hi")), answer)
+    assert result.messages[1].metadata.usage is None
+    assert {loss.path.partition(".usage")[0] for loss in result.losses} == {"$.data"}
 
 
 @pytest.mark.row("KX-11")

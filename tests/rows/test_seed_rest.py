@@ -62,6 +62,14 @@ def test_marked_content_is_a_plain_string_for_openai_and_nothing_is_told() -> No
     assert wire.losses == []
 
 
+@pytest.mark.row("A-028")
+def test_several_texts_stay_parts_for_openai_because_a_string_has_no_boundary() -> None:
+    wire = adapters.get("openai").to_wire([hinted(user("Be", "short."))])
+    parts = [{"type": "text", "text": "Be"}, {"type": "text", "text": "short."}]
+    assert json.loads(wire.body)["messages"] == [{"role": "user", "content": parts}]
+    assert wire.losses == []
+
+
 @pytest.mark.row("A-024")
 def test_the_example_body_of_the_text_comes_out_of_the_unified_form() -> None:
     one = call("read_file", tool_id(1), path="src/main.ts")

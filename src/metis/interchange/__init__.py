@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from metis.canonical.errors import UnknownFormatError
 from metis.canonical.message import Message
 from metis.deprecation import renamed_names
-from metis.interchange.attocode.messages import AttocodeMessages, AttocodeResponse
+from metis.interchange.attocode.messages import AttocodeMessages
+from metis.interchange.attocode.responses import AttocodeResponse
 from metis.interchange.document import as_bytes
 from metis.interchange.format import Format, LoadedDocument, WrittenDocument
 from metis.interchange.gpt2099.frames import Gpt2099Frames

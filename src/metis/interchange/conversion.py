@@ -45,6 +45,8 @@ class ConversionContext:
         # Our ids of messages by the foreign ids and bookmarks that name them; a format may store
         # other facts about earlier turns here as well.
         self.turns: dict[str, str] = {}
+        # What a format tracks of the messages that later records refer to.
+        self.active: object | None = None
         # Foreign ids of messages by ours.
         self.foreign_turns: dict[str, str] = {}
         # Options of the document that belong to its first message.

@@ -18,16 +18,33 @@ class ToolResult(Struct):
     """The result of a tool call: any value, and an error if it failed."""
 
     callId: str  # noqa: N815 - attocode's name
-    result: Any
+    result: Any = None
     error: str | None = None
 
 
-class ContentBlock(Struct):
+class TextContent(Struct, tag="text"):
     """A piece of text, perhaps the end of a prefix to cache."""
 
-    type: Literal["text"]
     text: str
     cache_control: dict[str, Any] | None = None
+
+
+class ImageSource(Struct):
+    """The bytes of an image in base64, or its URL; both are in `data`."""
+
+    data: str
+    type: Literal["base64", "url"] = "base64"
+    media_type: str = "image/png"
+
+
+class ImageContent(Struct, tag="image"):
+    """An image, perhaps the end of a prefix to cache."""
+
+    source: ImageSource
+    cache_control: dict[str, Any] | None = None
+
+
+ContentBlock = TextContent | ImageContent
 
 
 class Message(Struct):

@@ -47,10 +47,11 @@ class ToolResultBlock(Struct):
 
 
 class Message(Struct):
-    """One message of a context window."""
+    """One message of a context window, and whether it ends a cached prefix."""
 
     role: Role
     content: list[dict[str, Any]]
+    cache: bool | None = None
 
 
 class Options(Struct):

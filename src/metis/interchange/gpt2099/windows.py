@@ -88,6 +88,8 @@ class Gpt2099Context(Format):
         metadata: dict[str, Any] = {"options": conversion.options} if conversion.options else {}
         conversion.options = {}
         messages = decode_turn(Role(wire.role), wire.content, conversion, **metadata)
+        if wire.cache:
+            messages[-1] = with_cache_mark(messages[-1])
         return [entry_of(message) for message in messages]
 
     def _decode_header(self, record: Wire, conversion: ConversionContext) -> KnownEntry:
@@ -114,9 +116,10 @@ class Gpt2099Context(Format):
 
     def is_equivalent(self, difference: Difference) -> bool:
         """Return whether both values mean the same; cache marks are hints."""
-        return CACHE_MARKS.get(difference.key) == difference.actual or super().is_equivalent(
-            difference
-        )
+        # `cache` of a message and a mark on its last block mean the same.
+        mark = CACHE_MARKS.get(difference.key)
+        is_mark = mark is not None and mark in (difference.expected, difference.actual)
+        return is_mark or super().is_equivalent(difference)
 
 
 def _is_header(entry: KnownEntry) -> bool:

@@ -1,14 +1,12 @@
 """The history format of klaude-code: JSON lines, each a typed event."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from msgspec import UNSET
 
 from metis.canonical.blocks import TextBlock, ToolResultBlock
 from metis.canonical.errors import DecodeError
-from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, Outcome, OutcomeStatus
 from metis.interchange.conversion import (
@@ -16,11 +14,20 @@ from metis.interchange.conversion import (
     ConversionContext,
     foreign_fields,
     orphan_result_content,
-    parse_time,
 )
 from metis.interchange.document import convert_to, first_object
 from metis.interchange.format import Format, entry_of
 from metis.interchange.klaude import types
+from metis.interchange.klaude.events import (
+    POSITION_KEYS,
+    REFUSAL,
+    decode_event,
+    decode_time,
+    encode_event,
+    encode_time,
+    lacks_time_zone,
+    note_message,
+)
 from metis.interchange.klaude.parts import (
     STOP_REASONS,
     SYSTEM,
@@ -34,15 +41,7 @@ from metis.interchange.klaude.parts import (
 )
 from metis.interchange.residue import Difference
 from metis.projection.loss import Change
-from metis.store.entries import (
-    CompactionEntry,
-    ErrorEntry,
-    KnownEntry,
-    MessageEntry,
-    RetractionEntry,
-    SidecarEntry,
-    TaskMetadataEntry,
-)
+from metis.store.entries import KnownEntry, MessageEntry
 from metis.wire.json_access import Wire
 
 MESSAGE_TYPES = {
@@ -55,9 +54,6 @@ MESSAGE_TYPES = {
 
 _TYPE_OF_ROLE = {role: name for name, (role, _) in MESSAGE_TYPES.items()}
 _STATUS_OF_STOP = {"error": MessageStatus.ERROR, "aborted": MessageStatus.CANCELLED}
-_REFUSAL = {name: reason for reason, names in types.REFUSED.items() for name in names}
-_EVENTS = ("ToolResultMessage", "StreamErrorItem", "TaskMetadataItem")
-_MODELLED_TYPES = {*MESSAGE_TYPES, *_REFUSAL, *_EVENTS, "CompactionEntry", "RetractEntry"}
 _COUNTS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 _NULLABLE_KEYS = (
     *("id", "response_id", "usage", "stop_reason", "mime_type", "byte_size", "sha256", "model_id"),
@@ -76,6 +72,8 @@ class KlaudeHistory(Format):
         **dict.fromkeys(_COUNTS, (0,)),
         **dict.fromkeys(("call_id", "tool_name", "model_name"), ("",)),
         **dict.fromkeys(("parts", "kept_items_brief"), ([],)),
+        **dict.fromkeys(("note", "rationale", "original_user_message"), ("",)),
+        "reverted_from_index": (0,),
         "attachment_position": ("append",),
         "currency": ("USD",),
         "side_effects": (None, []),
@@ -91,14 +89,14 @@ class KlaudeHistory(Format):
         line = convert_to(types.Line, record, "$")
         # Such lines mean that the file is not a stored history; guessing would mix two
         # conversations.
-        if line.type in _REFUSAL:
-            reason = f"{line.type} does not belong into a history: {_REFUSAL[line.type]}"
+        if line.type in REFUSAL:
+            reason = f"{line.type} does not belong into a history: {REFUSAL[line.type]}"
             raise DecodeError(reason, path="$.type")
         entry = self._decode(line, conversion)
         is_message = isinstance(entry, MessageEntry)
         # Summaries refer to records by index, and not every record is a message.
         conversion.message_ids.append(entry.id if is_message else None)
-        _note_user_message(entry, conversion)
+        note_message(entry, conversion)
         return [entry]
 
     def _decode(self, line: types.Line, conversion: ConversionContext) -> KnownEntry:
@@ -106,14 +104,14 @@ class KlaudeHistory(Format):
             return entry_of(decode_message(line.type, line.data, conversion))
         if line.type == "ToolResultMessage":
             return entry_of(decode_result(line.data, conversion))
-        return _decode_event(line, conversion)
+        return decode_event(line, conversion)
 
     def encode(self, entries: Sequence[KnownEntry], conversion: ConversionContext) -> Wire | None:
         """Return the line of one entry."""
         entry = entries[0]
         if not isinstance(entry, MessageEntry):
-            return _encode_event(entry, conversion)
-        _note_user_message(entry, conversion)
+            return encode_event(entry, conversion)
+        note_message(entry, conversion)
         return encode_message(entry.message, conversion)
 
     def prepare(self, entries: list[KnownEntry], conversion: ConversionContext) -> list[KnownEntry]:
@@ -131,16 +129,12 @@ class KlaudeHistory(Format):
         if key == "created_at" and isinstance(difference.expected, str):
             actual = difference.actual
             return isinstance(actual, str) and not lacks_time_zone(actual)
+        if key in POSITION_KEYS:
+            return True
         # A missing role is implied by the type of the line.
         if key == "role":
             return not isinstance(difference.actual, str)
         return super().is_equivalent(difference)
-
-
-def _note_user_message(entry: KnownEntry, conversion: ConversionContext) -> None:
-    # A retraction names no message: it hides the last one of the user.
-    if isinstance(entry, MessageEntry) and entry.message.role == Role.USER:
-        conversion.turns["user"] = entry.id
 
 
 def decode_message(name: str, data: Wire, conversion: ConversionContext) -> Message:
@@ -272,21 +266,6 @@ def _common_fields(message: Message) -> Wire:
     }
 
 
-def encode_time(moment: datetime) -> str:
-    """Return a time as klaude-code writes it."""
-    return moment.isoformat().replace("+00:00", "Z")
-
-
-def decode_time(text: str | None) -> datetime | None:
-    """Return the time of a record; None if the record has none."""
-    if text is None:
-        return None
-    moment = parse_time(text)
-    if moment is None:
-        raise DecodeError(f"{text!r} is not a time", path="$.data.created_at")
-    return moment
-
-
 def _add_time_loss(text: str | None, message: Message, conversion: ConversionContext) -> None:
     path = "$.data.created_at"
     if text is None:
@@ -296,95 +275,8 @@ def _add_time_loss(text: str | None, message: Message, conversion: ConversionCon
         conversion.add_loss(message, "created_at", path, "a time without a zone; read as UTC")
 
 
-def lacks_time_zone(text: str) -> bool:
-    """Return whether a time has no time zone."""
-    return datetime.fromisoformat(text).tzinfo is None
-
-
 def _check_role(data: Wire, role: Role) -> None:
     actual = data.get("role", role)
     # Two statements about one message contradict each other; neither can be trusted.
     if actual != role:
         raise DecodeError(f"expected the role {role}, got {actual!r}", path="$.data.role")
-
-
-def _decode_event(line: types.Line, conversion: ConversionContext) -> KnownEntry:
-    data, context = line.data, conversion.request_context
-    stated = data.get("created_at")
-    # Events of other programs may hold anything under this key.
-    created_at = decode_time(stated) if isinstance(stated, str) else None
-    common: dict[str, Any] = {
-        "id": new_ulid(),
-        "session_id": context.session_id,
-        "created_at": created_at or context.created_at,
-    }
-    # A time that could not be read stays in the data, so that it is written back.
-    rest = {key: value for key, value in data.items() if key != "created_at" or not created_at}
-    match line.type:
-        case "StreamErrorItem":
-            error = convert_to(types.StreamErrorItem, data, "$.data")
-            return ErrorEntry(text=error.error, **common)
-        case "TaskMetadataItem":
-            return TaskMetadataEntry(data=rest, **common)
-        case "CompactionEntry":
-            summary = convert_to(types.CompactionEntry, data, "$.data")
-            return _decode_summary(summary, conversion, common)
-        case "RetractEntry" if "user" in conversion.turns:
-            return RetractionEntry(message_id=conversion.turns["user"], **common)
-        case _:
-            entry = SidecarEntry(kind=line.type, data=rest, **common)
-            conversion.add_loss(entry, line.type, "$", "an unknown event; kept as it is")
-            return entry
-
-
-def _decode_summary(
-    wire: types.CompactionEntry, conversion: ConversionContext, common: dict[str, Any]
-) -> KnownEntry:
-    # The index may point at an event; the first message after it stays.
-    remaining = conversion.message_ids[max(wire.first_kept_index, 0) :]
-    return CompactionEntry(
-        summary=wire.summary,
-        first_kept_id=next((name for name in remaining if name is not None), None),
-        tokens_before=wire.tokens_before,
-        details=wire.details,
-        kept_brief=tuple(wire.kept_items_brief),
-        **common,
-    )
-
-
-def _encode_event(entry: KnownEntry, conversion: ConversionContext) -> Wire | None:
-    created_at = encode_time(entry.created_at)
-    match entry:
-        case ErrorEntry():
-            return _line("StreamErrorItem", {"error": entry.text, "created_at": created_at})
-        case TaskMetadataEntry():
-            return _line("TaskMetadataItem", _with_time(entry.data, created_at))
-        case CompactionEntry():
-            summary = _encode_summary(entry, conversion)
-            return _line("CompactionEntry", summary | {"created_at": created_at})
-        case RetractionEntry() if entry.message_id == conversion.turns.get("user"):
-            return _line("RetractEntry", {"created_at": created_at})
-        case SidecarEntry() if entry.kind not in _MODELLED_TYPES:
-            return _line(entry.kind, _with_time(entry.data, created_at))
-        case _:
-            return None
-
-
-def _encode_summary(entry: CompactionEntry, conversion: ConversionContext) -> Wire:
-    ids = conversion.message_ids
-    first_id = entry.first_kept_id
-    return {
-        "summary": entry.summary,
-        "first_kept_index": ids.index(first_id) if first_id in ids else len(ids),
-        "tokens_before": entry.tokens_before,
-        "details": entry.details,
-        "kept_items_brief": list(entry.kept_brief),
-    }
-
-
-def _with_time(data: Any, created_at: str) -> Wire:
-    return {**data} if "created_at" in data else {**data, "created_at": created_at}
-
-
-def _line(name: str, data: Wire) -> Wire:
-    return {"type": name, "data": data}

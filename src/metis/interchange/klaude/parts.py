@@ -35,6 +35,8 @@ from metis.wire.call import UNPRICED
 from metis.wire.json_access import Wire, maybe_object
 
 SYSTEM = "klaude-code"
+_SIGNING_ISSUERS = frozenset({"anthropic", "bedrock"})
+"""Whose signatures belong to thinking; others seal the thinking itself."""
 _ARTIFACT_ROLES = (Role.ASSISTANT, Role.TOOL)
 
 STOP_REASONS = {
@@ -64,7 +66,7 @@ def decode_parts(
                 blocks[unsigned] = _sign(blocks[unsigned], signature)
                 unsigned = None
             else:
-                blocks.append(_redacted_thinking(signature))
+                blocks.append(_lone_signature(signature))
             continue
         if role == Role.ASSISTANT and kind == "thinking_text":
             unsigned = len(blocks)
@@ -138,9 +140,12 @@ def _sign(block: ContentBlock, part: types.ThinkingSignaturePart) -> ContentBloc
     )
 
 
-def _redacted_thinking(part: types.ThinkingSignaturePart) -> RedactedThinkingBlock:
+def _lone_signature(part: types.ThinkingSignaturePart) -> ContentBlock:
     # Without a known issuer no provider could read it, so the issuer is a system that is none.
     issuer = _issuer(part.model_id) or SYSTEM
+    # Claude signs thinking whose text it withholds, and refuses the signature as redacted data.
+    if issuer in _SIGNING_ISSUERS:
+        return ThinkingBlock("", part.signature, part.id, part.format, issuer)
     return RedactedThinkingBlock(part.signature, part.id, part.format, issuer)
 
 
@@ -179,12 +184,13 @@ def _encode_block(
             }
         case ThinkingBlock():
             model_id = _model_id(block.issuer, model)
-            yield {
-                "type": "thinking_text",
-                "id": block.id,
-                "text": block.text,
-                "model_id": model_id,
-            }
+            if block.text or block.signature is None:
+                yield {
+                    "type": "thinking_text",
+                    "id": block.id,
+                    "text": block.text,
+                    "model_id": model_id,
+                }
             if block.signature is not None:
                 yield _encode_signature(block.signature, block, model_id)
         case RedactedThinkingBlock():

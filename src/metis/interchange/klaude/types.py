@@ -137,6 +137,26 @@ class CompactionEntry(Struct):
     details: dict[str, Any] | None = None
     kept_items_brief: list[Any] = []
     created_at: str | None = None
+    first_kept_line: int | None = None
+
+
+class RewindEntry(Struct):
+    """The conversation goes back to the developer message that names a checkpoint."""
+
+    checkpoint_id: int
+    note: str = ""
+    rationale: str = ""
+    reverted_from_index: int | None = None
+    original_user_message: str | None = None
+    created_at: str | None = None
+
+
+class RetractEntry(Struct):
+    """The last message of the user is withdrawn; older files name neither text nor line."""
+
+    retracted_text: str | None = None
+    retracted_line: int | None = None
+    created_at: str | None = None
 
 
 REFUSED = {
