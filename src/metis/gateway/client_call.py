@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from json import JSONDecoder
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -22,6 +22,10 @@ from metis.canonical.urls import foreign_page_fault
 from metis.gateway.config import ClientKey, GatewayConfig, Limits, Policy, key_digest
 from metis.gateway.endpoints import Endpoint
 from metis.gateway.exchange import Exchange
+from metis.gateway.metering import UsageMeter
+
+if TYPE_CHECKING:
+    from metis.gateway.budgets import Reservation
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -172,9 +176,11 @@ class ClientCall:
         "headers",
         "is_started",
         "key",
+        "meter",
         "policy",
         "query",
         "receive",
+        "reservation",
         "scope",
         "send",
         "watch",
@@ -193,6 +199,9 @@ class ClientCall:
         self.body = b""
         self.policy: Policy | None = key.policy
         self.is_started = False
+        self.meter = UsageMeter()
+        self.reservation: Reservation | None = None
+        """What the call may cost, in the budget of its key."""
         self.watch: asyncio.Task[None] | None = None
         self.exchange = Exchange(
             tenant=key.tenant,
@@ -276,6 +285,14 @@ class RequestKeys(Struct, frozen=True):
     stream_options: Raw | UnsetType = UNSET
     previous_response_id: Raw | UnsetType = UNSET
     store: Raw | UnsetType = UNSET
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        """How many tokens a response may have, as far as the request states it."""
+        return self.max_output_tokens or self.max_completion_tokens or self.max_tokens or 0
 
 
 _decode_keys = msgspec.json.Decoder(RequestKeys).decode

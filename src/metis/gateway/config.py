@@ -7,6 +7,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,15 +33,33 @@ _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _MIN_KEY_CHARACTERS = 4
 
 
+class KeyBudget(Struct, frozen=True, kw_only=True):
+    """What the tenant of a key may spend in a day or a month of UTC."""
+
+    usd: Decimal
+    period: Literal["day", "month"] = "month"
+
+
+class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prices that the settings state for a model that no table lists."""
+
+    input_per_mtok_usd: Decimal = Decimal(0)
+    output_per_mtok_usd: Decimal = Decimal(0)
+    per_call_usd: Decimal = Decimal(0)
+
+
 class ClientKey(Struct, frozen=True, kw_only=True):
     """A key that clients may use, with whose it is; only its digest is in memory."""
 
     digest: bytes
     tenant: Tenant = Tenant()
     policy: Policy | None = None
+    budget: KeyBudget | None = None
 
     @classmethod
-    def parse(cls, text: str, policy: Policy | None = None) -> "ClientKey":
+    def parse(
+        cls, text: str, policy: Policy | None = None, budget: KeyBudget | None = None
+    ) -> "ClientKey":
         """Return the key of the form `[[TEAM/]USER=]KEY`."""
         match = _NAMED_KEY.fullmatch(text)
         key = text if match is None else match["key"]
@@ -48,7 +67,7 @@ class ClientKey(Struct, frozen=True, kw_only=True):
             reason = f"a key of the gateway has at least {_MIN_KEY_CHARACTERS} printable characters"
             raise SettingsError(reason, place="--key")
         tenant = Tenant() if match is None else Tenant(match["user"], match["team"])
-        return cls(digest=key_digest(key.encode()), tenant=tenant, policy=policy)
+        return cls(digest=key_digest(key.encode()), tenant=tenant, policy=policy, budget=budget)
 
 
 def key_digest(key: bytes) -> bytes:
@@ -124,12 +143,24 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     providers: Mapping[str, ProviderConfig] = {}
     web_socket: bool = True
     """Whether Responses are served on a WebSocket, too."""
+    prices: Mapping[str, Prices] = {}
+    """Prices of models that no table lists, by name or `PROVIDER:NAME`."""
+    unpriced: Literal["allow", "refuse"] = "allow"
+    """Whether a key with a budget may call models without a known price."""
     limits: Limits = Limits()
 
 
 class _KeyRow(Struct, forbid_unknown_fields=True):
     key: str
     policy: Policy | None = None
+    budget_usd: Decimal | None = None
+    budget_period: Literal["day", "month"] = "month"
+
+    @property
+    def budget(self) -> KeyBudget | None:
+        if self.budget_usd is None:
+            return None
+        return KeyBudget(usd=self.budget_usd, period=self.budget_period)
 
 
 class _File(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -146,6 +177,8 @@ class _File(Struct, kw_only=True, forbid_unknown_fields=True):
     default_model: str | None = None
     providers: dict[str, ProviderConfig] = {}
     web_socket: bool = True
+    prices: dict[str, Prices] = {}
+    unpriced: Literal["allow", "refuse"] = "allow"
     limits: Limits = Limits()
 
 
@@ -184,6 +217,8 @@ def read_config(
         default_model=content.default_model,
         providers=_providers(content.providers, environment, place),
         web_socket=content.web_socket,
+        prices=content.prices,
+        unpriced=content.unpriced,
         limits=content.limits,
     )
     _check(config, place)
@@ -221,7 +256,7 @@ def _file_keys(
     for name, row in rows.items():
         entry = _KeyRow(row) if isinstance(row, str) else row
         key = _expand(entry.key, environment, f"keys.{name}")
-        keys.append(ClientKey.parse(f"{name}={key}", entry.policy))
+        keys.append(ClientKey.parse(f"{name}={key}", entry.policy, entry.budget))
     return keys
 
 

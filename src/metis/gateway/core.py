@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from metis import adapters
 from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import InvalidRequestError, ProviderError
+from metis.gateway.budgets import Budgets, possible_cost
 from metis.gateway.client_call import (
     POLICY_HEADER,
     ClientCall,
@@ -60,6 +62,7 @@ class Core:
         self._store = store
         self._seals = SealMemory()
         self._states = ResponseStates()
+        self._budgets = Budgets(store)
         self._has_connection_watch = has_connection_watch
         """Whether the server cancels the task of a call whose client leaves."""
         self.is_ready = False
@@ -111,11 +114,43 @@ class Core:
         except Exception as error:  # noqa: BLE001 - any failure becomes an error for the client
             await self._fail(call, error)
         finally:
-            exchange.timings.end = time.monotonic()
-            if call.watch is not None:
-                call.watch.cancel()
-            if self.recorder is not None and exchange.kind != "other":
-                self.recorder.record(exchange)
+            self.finish(call)
+
+    def finish(self, call: ClientCall) -> None:
+        """Price and record a call that has ended."""
+        call.exchange.timings.end = time.monotonic()
+        if call.watch is not None:
+            call.watch.cancel()
+        self._settle(call)
+        if self.recorder is not None:
+            self.recorder.record(call.exchange)
+
+    async def reserve(self, call: ClientCall, output_tokens: int = 0) -> None:
+        """Reserve what a call may cost in the budget of its key.
+
+        Raises:
+            RateLimitError: the budget is used up.
+        """
+        if call.key.budget is not None:
+            amount = possible_cost(call.exchange, len(call.body), output_tokens, self.config)
+            call.reservation = await self._budgets.reserve(call.key, amount)
+
+    def _settle(self, call: ClientCall) -> None:
+        """Price a passed call, and replace a reservation by the true cost."""
+        exchange = call.exchange
+        if exchange.kind == "other":
+            meter = call.meter
+            meter.add(b"".join(exchange.response_parts))
+            meter.finish(exchange, self.config.prices)
+            # Uploads and audio are passed, not stored.
+            exchange.request_body, exchange.response_parts = b"", []
+        if call.reservation is None:
+            return
+        usage = exchange.usage
+        if exchange.kind == "chat" and self.recorder is not None:
+            usage = self.recorder.priced(exchange).usage
+        cost = Decimal(0) if usage is None else usage.cost_usd
+        self._budgets.settle(call.reservation, exchange.id, cost)
 
     async def _fail(self, call: ClientCall, error: Exception) -> None:
         exchange = call.exchange
@@ -160,6 +195,7 @@ class Core:
             target = Target(target.provider, target.model, "translate")
         exchange.provider, exchange.model = target.provider.name, target.model
         exchange.mode = target.mode
+        await self.reserve(call, keys.output_tokens)
         keep_alive = KeepAlive(call, limits.keep_alive_s, limits.silence_s)
         if target.mode == "pass":
             await self._begin(call)

@@ -1,6 +1,7 @@
 """Errors in the language of the client: its protocol's body, status and words."""
 
 import logging
+import math
 import re
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -27,6 +28,8 @@ CLIENT_LEFT = 499
 
 _FIRST_ERROR_STATUS, _BAD_GATEWAY = 400, 502
 _NOT_ALLOWED = frozenset({401, 403, 404, 405, 408, 413, 415, 426, 429})
+_PASSING = frozenset({408, 429})
+"""Of these, the ones after which the same request may succeed."""
 
 
 def client_error(error: Exception) -> ProviderError:
@@ -54,9 +57,13 @@ def encode_error(
         status = _BAD_GATEWAY  # a redirect, which the client must not follow either
     headers: list[tuple[bytes, bytes]] = [JSON_TYPE]
     if stated.retry_after_s is not None:
-        headers.append((b"retry-after", f"{stated.retry_after_s:g}".encode()))
+        headers.append((b"retry-after", str(math.ceil(stated.retry_after_s)).encode()))
     elif isinstance(stated, RateLimitError):
         headers.append((b"retry-after", b"1"))
+    is_refused = stated.status in _NOT_ALLOWED - _PASSING or stated.code == "insufficient_quota"
+    if stated.provider is None and is_refused:
+        # SDKs repeat such a request for minutes otherwise.
+        headers.append((b"x-should-retry", b"false"))
     return status, body, headers
 
 

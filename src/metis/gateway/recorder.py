@@ -335,7 +335,13 @@ class Recorder:
             Trace(self.bus, exchange.session_id).emit(event, actor=Actor.AGENT)
         return self._planner.plan(exchange, priced, record)
 
+    def priced(self, exchange: Exchange) -> Priced:
+        """Return the response of an exchange with its cost."""
+        return self._price(exchange)
+
     def _price(self, exchange: Exchange) -> Priced:
+        if exchange.kind == "other":
+            return Priced(None, exchange.usage)  # what passed calls used is read beside them
         model = resolved_model(exchange, self._models)
         if model is None:
             return Priced(None, exchange.usage)

@@ -28,7 +28,7 @@ from metis.gateway.errors import (
     reply_error,
     safe_error_body,
 )
-from metis.gateway.exchange import MAX_RECORDED_BYTES
+from metis.gateway.metering import MAX_METERED_BYTES, requested_model
 from metis.gateway.model_lists import (
     client_names,
     encode_list,
@@ -201,6 +201,7 @@ class SideEndpoints:
         exchange.requested_model = endpoint.model or read_keys(call.body).model or ""
         target = gateway.models.resolve(exchange.requested_model, endpoint)
         exchange.provider, exchange.model = target.provider.name, target.model
+        await gateway.reserve(call)
         if target.mode != "pass":
             text = f"{target.provider.name} has nothing like {call.scope['path']}"
             raise InvalidRequestError(text, status=_NOT_FOUND)
@@ -235,7 +236,10 @@ class SideEndpoints:
 
     async def _pass(self, call: ClientCall, provider: Provider, path: str) -> None:
         exchange = call.exchange
-        call.body = exchange.request_body = await read_body(call, self._gateway.config.limits)
+        call.body = await read_body(call, self._gateway.config.limits)
+        exchange.requested_model = requested_model(path, call.query, call.body)
+        exchange.model = exchange.requested_model
+        await self._gateway.reserve(call)
         has_credentials = not provider.has_keys
         headers = forwarded_headers(call.headers, with_credentials=has_credentials)
         for name, value in provider.profile.headers.items():
@@ -254,6 +258,7 @@ class SideEndpoints:
                 body = await response.content.read(MAX_ERROR_BYTES)
                 safe = safe_error_body(body, response.status, provider)
                 if isinstance(safe, bytes):
+                    exchange.error = safe[:500].decode(errors="replace")
                     sent = returned_headers(response, is_changed=True) + metis_headers(call)
                     await call.reply(response.status, sent, safe)
                 else:
@@ -262,9 +267,10 @@ class SideEndpoints:
             watch = ConnectionWatch(response)
             await call.start(response.status, returned_headers(response) + metis_headers(call))
             size = 0
+            is_read = _may_state_usage(response.headers.get("content-type", ""))
             async for data in response.content.iter_any():
                 size += len(data)
-                if size <= MAX_RECORDED_BYTES:
+                if is_read and size <= MAX_METERED_BYTES:
                     exchange.response_parts.append(data)
                 await call.write(data)
             watch.check()
@@ -274,6 +280,10 @@ class SideEndpoints:
             raise
         finally:
             response.release()
+
+
+def _may_state_usage(content_type: str) -> bool:
+    return "json" in content_type or "event-stream" in content_type
 
 
 def _counted_body(body: bytes) -> bytes:

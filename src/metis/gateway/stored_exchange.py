@@ -38,7 +38,7 @@ from metis.store.entries import SidecarEntry
 from metis.store.exchanges import HistoryEnd
 from metis.store.records import SessionRecord
 from metis.streaming import MessageComplete
-from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.call import UNPRICED, CanonicalRequest, RequestContext
 from metis.wire.original_form import with_tool_ids
 
 EXTERNAL_KEY = "metis-gateway"
@@ -208,8 +208,8 @@ def principal(name: str | None) -> str | None:
 def exchange_record(exchange: Exchange, usage: Usage | None) -> bytes:
     """Return the JSON of an exchange, as `GET /metis/requests/{id}` shows it."""
     cost: Decimal | None = exchange.cost_usd
-    if cost is None and usage is not None:
-        cost = usage.cost_usd
+    if cost is None and usage is not None and usage.pricing_version != UNPRICED:
+        cost = usage.cost_usd  # an unknown price is not zero
     timings = exchange.timings
     return _write_json(
         {

@@ -20,6 +20,7 @@ from metis.gateway.config import ClientKey
 from metis.gateway.core import Core
 from metis.gateway.endpoints import RESPONSES, match_other, match_path
 from metis.gateway.errors import encode_error
+from metis.gateway.metering import requested_model
 from metis.gateway.response_states import ResponseStates
 from metis.gateway.upstream import Provider
 from metis.streaming.text_frames import SseParser
@@ -34,6 +35,7 @@ _encode = msgspec.json.Encoder().encode
 _MAX_HISTORY_BYTES = 32 * 1024 * 1024
 _UPGRADE_REQUIRED = 426
 _NORMAL, _REFUSED = 1000, 1008
+_SWITCHING, _BAD_GATEWAY = 101, 502
 _FIRST_ERROR_STATUS = 400
 
 
@@ -60,7 +62,19 @@ async def serve_socket(gateway: Core, scope: Scope, receive: Receive, send: Send
         error = InvalidRequestError(f"no socket at {scope['path']}", status=404)
         await _refuse(scope, send, 404, error)
         return
-    await tunnel(gateway, scope, receive, send, provider, place.path)
+    call = ClientCall({**scope, "method": "GET"}, receive, send, RESPONSES, key)
+    exchange = call.exchange
+    exchange.kind, exchange.provider, exchange.is_stream = "other", provider.name, True
+    exchange.model = requested_model(place.path, scope["query_string"], b"")
+    exchange.requested_model = exchange.model
+    try:
+        await gateway.reserve(call)
+        await tunnel(gateway, call, provider, place.path)
+    except ProviderError as error:
+        exchange.status, exchange.error = error.status or _BAD_GATEWAY, error.text
+        await _refuse(scope, send, exchange.status, error)
+    finally:
+        gateway.finish(call)
 
 
 async def _refuse(scope: Scope, send: Send, status: int, error: ProviderError) -> None:
@@ -220,29 +234,23 @@ class _Frames:
             await self._send({"type": "websocket.send", "text": bytes(data).decode()})
 
 
-async def tunnel(  # noqa: PLR0913, PLR0917 - both ends of it
-    gateway: Core,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    provider: Provider,
-    path: str,
-) -> None:
-    """Connect a client with a socket of a provider; nothing is read on the way."""
-    headers = forwarded_headers(scope["headers"])
+async def tunnel(gateway: Core, call: ClientCall, provider: Provider, path: str) -> None:
+    """Connect a client with a socket of a provider; only its usage is read on the way.
+
+    Raises:
+        ProviderError: the provider has no such socket.
+    """
+    headers = forwarded_headers(call.headers)
     headers = {name: value for name, value in headers.items() if not name.startswith("sec-")}
-    try:
-        socket = await gateway.upstream.socket(
-            provider, path + without_key_parameter(scope["query_string"]), headers
-        )
-    except ProviderError as error:
-        await _refuse(scope, send, 502, error)
-        return
-    await send({"type": "websocket.accept"})
+    socket = await gateway.upstream.socket(
+        provider, path + without_key_parameter(call.query), headers
+    )
+    await call.send({"type": "websocket.accept"})
+    call.exchange.status = _SWITCHING
 
     tasks = [
-        asyncio.ensure_future(_upwards(receive, socket)),
-        asyncio.ensure_future(_downwards(socket, send)),
+        asyncio.ensure_future(_upwards(call.receive, socket)),
+        asyncio.ensure_future(_downwards(socket, call)),
     ]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -263,10 +271,13 @@ async def _upwards(receive: Receive, socket: "aiohttp.ClientWebSocketResponse") 
             await socket.send_str(message["text"])
 
 
-async def _downwards(socket: "aiohttp.ClientWebSocketResponse", send: Send) -> None:
+async def _downwards(socket: "aiohttp.ClientWebSocketResponse", call: ClientCall) -> None:
+    send = call.send
     async for message in socket:
         if isinstance(message.data, bytes):
             await send({"type": "websocket.send", "bytes": message.data})
         elif isinstance(message.data, str):
+            if '"usage' in message.data:
+                call.meter.add(message.data.encode())
             await send({"type": "websocket.send", "text": message.data})
     await send({"type": "websocket.close", "code": socket.close_code or _NORMAL})

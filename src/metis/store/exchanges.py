@@ -5,7 +5,9 @@ and the ends of its history. All of it is stored, or nothing.
 """
 
 from collections.abc import Sequence
+from decimal import Decimal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -167,6 +169,20 @@ def read_exchange(transaction: Transaction, exchange_id: str) -> ExchangeRow | N
     sql = "SELECT id, session_id, tenant, record_json FROM exchanges WHERE id = ?"
     rows = transaction.run(sql, (exchange_id,))
     return ExchangeRow(*rows[0]) if rows else None
+
+
+class _Cost(Struct):
+    cost_usd: str | None = None
+
+
+_read_cost = msgspec.json.Decoder(_Cost).decode
+
+
+def read_costs(transaction: Transaction, tenant: str, first_id: str) -> dict[str, Decimal]:
+    """Return what the exchanges of a tenant did cost, by id, from an id on."""
+    sql = "SELECT id, record_json FROM exchanges WHERE id >= ? AND tenant = ?"
+    rows = transaction.run(sql, (first_id, tenant))
+    return {exchange_id: Decimal(_read_cost(text).cost_usd or 0) for exchange_id, text in rows}
 
 
 def read_history_ends(

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +44,7 @@ from metis.store.exchanges import (
     ExchangeRow,
     ExchangesJob,
     HistoryEnd,
+    read_costs,
     read_exchange,
     read_history_ends,
 )
@@ -424,6 +426,10 @@ class Store(StoreConnection):
     async def exchange(self, exchange_id: str) -> ExchangeRow | None:
         """Return the row of an exchange; None if there is none."""
         return await self._read(lambda t: read_exchange(t, exchange_id))
+
+    async def exchange_costs(self, tenant: str, first_id: str) -> dict[str, Decimal]:
+        """Return what the exchanges of a tenant did cost in US dollars, by id, from an id on."""
+        return await self._read(lambda t: read_costs(t, tenant, first_id))
 
     async def history_ends(self, scope: str, digests: Sequence[str]) -> dict[str, HistoryEnd]:
         """Return where histories with these digests end, by digest; see `exchanges`."""
