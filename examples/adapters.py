@@ -27,6 +27,7 @@ from metis.adapters import (
     TextDelta,
     ToolChoice,
     WireRequest,
+    chat_host,
 )
 
 # What a provider is: its address, where its key comes from, and what its models accept.
@@ -34,6 +35,11 @@ assert "anthropic" in adapters.names()
 profile: Profile = adapters.profile_of("anthropic")
 auth: Auth = profile.auth
 print(profile.base_url, auth.variable, auth.headers("my-key"))
+
+# A host of Chat Completions is one row; a package adds it under the group `metis.providers`.
+acme = chat_host("acme", "https://api.acme.example", "large", auth=Auth(variable="ACME_KEY"))
+assert acme.protocol == "openai_chat"
+
 anthropic: Adapter = adapters.get("anthropic")
 openai = adapters.get("openai")
 capabilities: AdapterCapabilities = anthropic.capabilities("claude-sonnet-4-6")

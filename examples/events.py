@@ -36,6 +36,7 @@ from metis.events import (
     redact,
     report_gaps,
     slow,
+    subscribe_hooks,
     sweep_trace,
     unfinished_events,
 )
@@ -69,6 +70,7 @@ async def use_bus(path: Path) -> list[Event]:
     bus.subscribe_fast(lambda event: print(event.type), name="screen", event_filter=calls)
     subscription: Subscription = bus.subscribe_batches(memory.append, name="memory")
     bus.subscribe_batches(trace.append, name="file")
+    subscribe_hooks(bus)  # the hooks of installed plugins
     bus.emit(completed, session_id="sess_1", actor=Actor.SYSTEM)
     await subscription.drain()
     assert await report_gaps(memory, bus) == ()

@@ -39,6 +39,7 @@ from metis.tools import (
     WorkspaceError,
     embed,
     error_class,
+    plugin_tools,
 )
 
 weather = ToolDefinition(
@@ -117,7 +118,7 @@ async def run_calls() -> None:
     ask: Ask = decide
     watcher: Watcher = Log()
     confirmation = Confirmation(ask, tools={"weather": Rule.ASK})
-    dispatcher = Dispatcher(Registry(factory), confirmation)
+    dispatcher = Dispatcher(Registry(factory, *plugin_tools()), confirmation)
     context = ToolContext(session_id=new_session_id(), turn_id="1", cancel=asyncio.Event())
     inputs = ({"town": "Oslo"}, {"town": "Bergen"}, {"town": "Paris"}, {"city": "Oslo"})
     calls = [ToolUseBlock(id=new_tool_use_id(), name="weather", input=each) for each in inputs]

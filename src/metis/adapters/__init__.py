@@ -8,7 +8,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # as in typing, which would cost more to import than all of this
 if TYPE_CHECKING:
     from metis.adapters.adapter import Adapter, get
-    from metis.adapters.hosts import names, profile_of
+    from metis.adapters.hosts import chat_host, names, profile_of
     from metis.adapters.profile import Auth, Profile
     from metis.adapters.request_reader import RequestReader
     from metis.catalog.models import AdapterCapabilities
@@ -84,6 +84,7 @@ __all__ = [
     "ToolUseStart",
     "UsageUpdate",
     "WireRequest",
+    "chat_host",
     "get",
     "names",
     "profile_of",

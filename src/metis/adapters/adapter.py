@@ -17,7 +17,7 @@ from metis.adapters.client_features import (
 from metis.adapters.codecs import CODECS, AwsFrameDecoder, AwsFrameEncoder, body_bytes
 from metis.adapters.declared_tools import response_context
 from metis.adapters.history import EncodedHistory, HistoryCache, encode_history
-from metis.adapters.hosts import PROVIDERS, profile_of
+from metis.adapters.hosts import profile_of
 from metis.adapters.limits import fitted_output_limit
 from metis.adapters.model import ModelFacts, TokenEstimate, model_facts, wire_model_name
 from metis.adapters.output_format import JsonInThinking, JsonInThinkingDecoder
@@ -543,4 +543,4 @@ def get(
 @cache
 def _shared_adapter(name: str) -> Adapter:
     # One adapter per provider, so that all callers share its caches.
-    return Adapter(PROVIDERS[name])
+    return Adapter(profile_of(name))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from metis.adapters.hosts import PROVIDERS
+from metis.adapters.hosts import find_profile
 from metis.adapters.model import ModelFacts
 from metis.adapters.profile import Profile, matches_model
 from metis.adapters.tool_options import OptionLoss
@@ -81,7 +81,7 @@ def with_planned_cache(
     Writing to a cache costs more than reading the prompt once, so that only a request is marked
     that another will probably follow: one with tools, or one that continues a conversation.
     """
-    origin = PROVIDERS.get(options.origin or "")
+    origin = find_profile(options.origin or "")
     if profile.marked_model_pattern is None or not model.target.cache_marks:
         return {}, messages, []
     if origin is None or origin.cache_marks > 0:

@@ -3,23 +3,42 @@
 A row states only in what a host differs from an unknown server of the protocol.
 """
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
 
 from metis.adapters.profile import Auth, Profile, assumed_capabilities
 from metis.adapters.profiles import OPENAI_COMPATIBLE, PROFILES
-from metis.canonical.errors import UnknownAdapterError
+from metis.canonical.errors import InvalidValueError, UnknownAdapterError
 from metis.canonical.schema.fit import ToolSchemaRule
+from metis.canonical.urls import check_base_url
+from metis.plugins import PROVIDERS as PLUGIN_GROUP
+from metis.plugins import Plugin, load_plugins
 from metis.wire.tool_ids import IdRule
 
 _AUDIO_TYPES = frozenset({"audio/wav", "audio/mp3", "audio/mpeg"})
 _IMAGE_URLS = frozenset({"image"})
+_PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
-def _host(name: str, base_url: str, default_model: str, **facts: Any) -> Profile:
-    """Return the profile of a hosted service, given in what it differs from others."""
+def chat_host(name: str, base_url: str, default_model: str, **facts: Any) -> Profile:
+    """Return the profile of a host of Chat Completions: a new provider in one row.
+
+    A package adds it to metis under the entry point group `metis.providers`.
+
+    >>> acme = chat_host("acme", "https://api.acme.example", "large", auth=Auth(variable="KEY"))
+    >>> acme.path
+    '/v1/chat/completions'
+
+    Args:
+        name: the name of the provider; its models are `name:model`.
+        base_url: the address of its API, without the path.
+        default_model: the model if a caller names the provider only.
+        facts: the fields of `Profile` in which it differs from an unknown server of the protocol.
+    """
     row = {
         "path": "/v1/chat/completions",
         "defaults": assumed_capabilities(131_072, 8192, system_in_list=True),
@@ -47,7 +66,7 @@ def _local_server(name: str, port: int, default_model: str = "default", **facts:
         "joins_text": True,
         **facts,
     }
-    return _host(name, f"http://127.0.0.1:{port}", default_model, **row)
+    return chat_host(name, f"http://127.0.0.1:{port}", default_model, **row)
 
 
 def _thinking(key: str) -> dict[str, Any]:
@@ -67,7 +86,7 @@ _ROWS = (
         any_model_name=True,
         cache_key_option=None,
     ),
-    _host(
+    chat_host(
         "openrouter",
         "https://openrouter.ai",
         "openrouter/auto",
@@ -85,7 +104,7 @@ _ROWS = (
         # Signed and encrypted details have to come back as they were (T55).
         **_thinking("reasoning_details"),
     ),
-    _host(
+    chat_host(
         "groq",
         "https://api.groq.com",
         "openai/gpt-oss-120b",
@@ -96,7 +115,7 @@ _ROWS = (
         url_blocks=_IMAGE_URLS,
         **_thinking("reasoning"),
     ),
-    _host(
+    chat_host(
         "mistral",
         "https://api.mistral.ai",
         "mistral-large-latest",
@@ -118,7 +137,7 @@ _ROWS = (
         prefill="unfinished",
         prefill_key="prefix",
     ),
-    _host(
+    chat_host(
         "deepseek",
         "https://api.deepseek.com",
         "deepseek-v4-pro",
@@ -130,7 +149,7 @@ _ROWS = (
         needs_thinking_key=True,
         joins_text=True,
     ),
-    _host(
+    chat_host(
         "moonshot",
         "https://api.moonshot.ai",
         "kimi-k2.5",
@@ -142,7 +161,7 @@ _ROWS = (
         needs_thinking_key=True,
         joins_text=True,
     ),
-    _host(
+    chat_host(
         "databricks",
         "https://{workspace}.cloud.databricks.com",
         "databricks-claude-sonnet-4-6",
@@ -153,7 +172,7 @@ _ROWS = (
         # Of several calls in one message it sees the first only (T18).
         one_call_per_message=True,
     ),
-    _host(
+    chat_host(
         "xai",
         "https://api.x.ai",
         "grok-4.7",
@@ -163,7 +182,7 @@ _ROWS = (
         strict_tools=True,
         url_blocks=_IMAGE_URLS,
     ),
-    _host(
+    chat_host(
         "together",
         "https://api.together.xyz",
         "openai/gpt-oss-120b",
@@ -172,7 +191,7 @@ _ROWS = (
         unsupported_keys=frozenset({"top_logprobs", "user"}),
         url_blocks=_IMAGE_URLS,
     ),
-    _host(
+    chat_host(
         "fireworks",
         "https://api.fireworks.ai",
         "accounts/fireworks/models/gpt-oss-120b",
@@ -181,7 +200,7 @@ _ROWS = (
         refused_options=frozenset(),
         url_blocks=_IMAGE_URLS,
     ),
-    _host(
+    chat_host(
         "cerebras",
         "https://api.cerebras.ai",
         "gpt-oss-120b",
@@ -231,12 +250,39 @@ PROVIDERS: Mapping[str, Profile] = {
     **HOSTS,
     OPENAI_COMPATIBLE.name: OPENAI_COMPATIBLE,
 }
-"""All providers by name."""
+"""The providers that metis has itself, by name."""
+
+
+@cache
+def _added_providers() -> Mapping[str, Profile]:
+    """Return the providers of other packages."""
+    return load_plugins(PLUGIN_GROUP, _read_profile, reserved=PROVIDERS)
+
+
+def _read_profile(plugin: Plugin, value: object) -> Profile:
+    if not isinstance(value, Profile):
+        raise TypeError(f"expected a Profile, such as `chat_host` returns, got {value!r:.80}")
+    if value.name != plugin.name:
+        raise InvalidValueError(f"its profile is named {value.name!r}", path="$.name")
+    if not _PROVIDER_NAME.fullmatch(value.name):
+        raise InvalidValueError("expected lower-case letters, digits and hyphens", path="$.name")
+    protocols = {profile.protocol for profile in PROVIDERS.values()}
+    if value.protocol not in protocols:
+        fault = f"unknown protocol {value.protocol!r}; there are {', '.join(sorted(protocols))}"
+        raise InvalidValueError(fault, path="$.protocol")
+    check_base_url(value.base_url)
+    return value
+
+
+def find_profile(name: str) -> Profile | None:
+    """Return the profile of a provider, or None if there is none of that name."""
+    # Plugins are looked up for unknown names only.
+    return PROVIDERS.get(name) or _added_providers().get(name)
 
 
 def names() -> list[str]:
-    """Return the names of all providers."""
-    return list(PROVIDERS)
+    """Return the names of all providers, those of other packages last."""
+    return [*PROVIDERS, *_added_providers()]
 
 
 def profile_of(name: str) -> Profile:
@@ -248,7 +294,7 @@ def profile_of(name: str) -> Profile:
     Raises:
         UnknownAdapterError: there is no provider of that name.
     """
-    profile = PROVIDERS.get(name)
+    profile = find_profile(name)
     if profile is None:
         raise UnknownAdapterError(name, names())
     return profile

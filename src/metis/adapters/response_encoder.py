@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
-from metis.adapters.hosts import PROVIDERS
+from metis.adapters.hosts import find_profile
 from metis.adapters.profile import Profile
 from metis.adapters.response_losses import unread_keys, unread_metadata
 from metis.adapters.seals import Face, sealed_record
@@ -121,7 +121,7 @@ class _Response:
         self._codec = CODECS[profile.protocol]
         self._is_stream = is_stream
         self._is_native = provider == profile.name
-        issuer = PROVIDERS.get(provider)
+        issuer = find_profile(provider)
         self._is_same_protocol = issuer is not None and issuer.protocol == profile.protocol
         self._is_own = provider == profile.name
         self.losses: list[Loss] = []
@@ -355,7 +355,7 @@ class ClientStreamEncoder:
 
     def _start(self, event: MessageStart) -> MessageStart:
         prefix = (event.model or "").partition(":")[0]
-        self._provider = event.provider or (prefix if prefix in PROVIDERS else "")
+        self._provider = event.provider or (prefix if find_profile(prefix) else "")
         self._issuer = event.issuer
         self._has_started = True
         is_own = self._provider in ("", self._profile.name) and (
@@ -465,7 +465,7 @@ def error_for_client(error: ProviderError, profile: Profile) -> ProviderError:
     Types, codes and request ids of another protocol mean nothing to the client, and its retries
     and messages depend on those of its own.
     """
-    issuer = PROVIDERS.get((error.provider or "").replace("_", "-"))
+    issuer = find_profile((error.provider or "").replace("_", "-"))
     protocol = error.provider if issuer is None else issuer.protocol
     is_openai = protocol in _OPENAI_PROTOCOLS and profile.protocol in _OPENAI_PROTOCOLS
     is_same = protocol == profile.protocol or is_openai

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
-from metis.adapters.hosts import PROVIDERS
+from metis.adapters.hosts import find_profile
 from metis.adapters.profile import Profile
 from metis.canonical.blocks import (
     ContentBlock,
@@ -66,7 +66,7 @@ class Face:
 
         Codecs of some protocols name their protocol, whichever host has answered.
         """
-        profile = PROVIDERS.get(provider)
+        profile = find_profile(provider)
         usual = (None, provider, None if profile is None else profile.protocol)
         return (provider or None) if issuer in usual else issuer
 

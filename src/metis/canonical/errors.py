@@ -571,7 +571,8 @@ class NoModelError(RoutingError):
         self.providers = tuple(providers)
         """The providers that are configured."""
         candidates = "".join(f"\n  {model}: {reason}" for model, reason in self.tried)
-        tried_text = f"; tried:{candidates}" if candidates else "; no slot names a model"
+        named = "; no slot names a model: pass `model`, or set Options.default_model or .simulate"
+        tried_text = f"; tried:{candidates}" if candidates else named
         names = ", ".join(self.providers) or "none"
         super().__init__(f"no model can take this turn{tried_text}\nproviders configured: {names}")
 

@@ -18,7 +18,7 @@ from metis.canonical.metadata import Usage
 from metis.catalog.currency import EXACT_CONTEXT
 from metis.catalog.models import is_model_id
 from metis.catalog.prices import Period, PriceTable, Tariff
-from metis.catalog.tables import catalog, price_table, pricing_versions
+from metis.catalog.tables import added_price_tables, catalog, price_table, pricing_versions
 
 _shipped_prices = cache(price_table)
 # What providers report for the standard tier: OpenAI `default` or `auto`, Groq `on_demand`,
@@ -229,6 +229,10 @@ def _choose_table(
         candidate = _shipped_prices(version)
         if model_id in candidate.models:
             return candidate, model_id
+    # Plugins price what no table of metis does.
+    for added, prices in added_price_tables().items():
+        if model_id in prices.models:
+            return _shipped_prices(f"{pricing_versions()[-1]}+{added}"), model_id
     return _shipped_prices(), model_id
 
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from metis.canonical.errors import CatalogDataError, Problem, UnknownPricingError
 from metis.catalog.limits import LimitTable, read_limits
@@ -21,6 +21,7 @@ from metis.catalog.model_rules import (
 from metis.catalog.models import Catalog, read_catalog
 from metis.catalog.prices import PriceTable, read_price_table
 from metis.catalog.tokens import TokenTable, read_token_table
+from metis.plugins import PRICE_TABLES, Plugin, load_plugins
 
 _DATA = files("metis.catalog") / "data"
 
@@ -32,8 +33,12 @@ def catalog(overlay: Path | None = None) -> Catalog:
 
 
 def price_table(version: str | None = None, *, overlay: Path | None = None) -> PriceTable:
-    """Return a price table by version, the newest by default, with a user's TOML file over it."""
-    table = _shipped_price_table(pricing_versions()[-1] if version is None else version)
+    """Return a price table by version, the newest by default, with a user's TOML file over it.
+
+    The table of a plugin is named by its version, alone or after that of the table under it, as
+    costs record it: `acme-1`, or `2026-11-15+acme-1`.
+    """
+    table = _table_of(pricing_versions()[-1] if version is None else version)
     if overlay is None:
         return table
     return table.with_overlay(read_price_table(_read_user_file(overlay)))
@@ -44,6 +49,32 @@ def pricing_versions() -> tuple[str, ...]:
     """Return the versions of all price tables, from the oldest to the newest."""
     names = (file.name for file in (_DATA / "prices").iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+@cache
+def added_price_tables() -> Mapping[str, PriceTable]:
+    """Return the price tables of plugins by their versions."""
+    tables = load_plugins(PRICE_TABLES, _read_added_prices).values()
+    return {table.pricing_version: table for table in tables}
+
+
+def _read_added_prices(_plugin: Plugin, value: Any) -> PriceTable:
+    if isinstance(value, Mapping):
+        return read_price_table(cast("Mapping[str, object]", value))
+    if not hasattr(value, "read_text"):
+        raise TypeError(f"expected a price table or the path of its TOML file, got {value!r:.80}")
+    # A file of the package: `importlib.resources.files(…) / "prices.toml"`, or a Path.
+    return read_price_table(_parse(value.read_text(encoding="utf-8"), str(value)))
+
+
+def _table_of(version: str) -> PriceTable:
+    if version in pricing_versions():
+        return _shipped_price_table(version)
+    base, plus, name = version.rpartition("+")
+    added = added_price_tables()
+    if name not in added or (plus and base not in pricing_versions()):
+        raise UnknownPricingError(version, (*pricing_versions(), *added))
+    return _shipped_price_table(base or pricing_versions()[-1]).with_overlay(added[name])
 
 
 @cache
@@ -95,8 +126,6 @@ def _shipped_catalog() -> Catalog:
 
 @cache
 def _shipped_price_table(version: str) -> PriceTable:
-    if version not in pricing_versions():
-        raise UnknownPricingError(version, pricing_versions())
     return read_price_table(_read_shipped(f"prices/{version}.toml"))
 
 

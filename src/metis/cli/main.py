@@ -3,8 +3,10 @@
 import difflib
 import gc
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,14 @@ EXIT_CODES = """Exit codes: 0 success; 1 no result, or an incomplete one; 2 inva
 settings or store; 3 API key missing or rejected; 4 provider failed or not reached, try again;
 5 budget spent; 6 request refused by the provider; 70 internal error; 130 interrupted."""
 
+_COMMAND_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _GROUP_OPTIONS = frozenset({"-h", "--help", "--version"})
 # How the help groups the commands.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Chat": ("chat", "ask", "templates", "demo", "local"),
     "Inspect": ("sessions", "show", "search", "trace", "cost", "models", "web"),
     "Store": ("export", "import", "handoff", "fork", "store"),
-    "Set up": ("keys", "config", "doctor", "completion", "help", "version"),
+    "Set up": ("keys", "config", "doctor", "plugins", "completion", "help", "version"),
     "Gateway": ("serve", "run"),
     "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim"),
 }
@@ -69,7 +72,10 @@ class CommandGroup(click.Group):
         first = args[0] if args else None
         # A shell that completes the first word asks for commands, not for the options of `ask`.
         is_completing_command = ctx.resilient_parsing and not args
-        if first not in self.commands and first not in _GROUP_OPTIONS and not is_completing_command:
+        is_command = first in _GROUP_OPTIONS or (
+            first is not None and self.get_command(ctx, first) is not None
+        )
+        if not is_command and not is_completing_command:
             self._refuse_misspelled_command(args)
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
@@ -86,19 +92,44 @@ class CommandGroup(click.Group):
                 f"To send it as a question: metis ask {words[0]}"
             )
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click passes it
-        """Write the commands by section; those of no section come last."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command of metis, or of a plugin if metis has none of that name."""
+        command = super().get_command(ctx, cmd_name)
+        # A question is hardly one lower-case word, so that plugins are not looked for.
+        if command is not None or not _COMMAND_NAME.fullmatch(cmd_name):
+            return command
+        return _plugin_commands().get(cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return [*super().list_commands(ctx), *_plugin_commands()]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section; those of no section and those of plugins come last."""
         listed = {name for names in SECTIONS.values() for name in names}
-        rest = [name for name in sorted(self.commands) if name not in listed]
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rest = [name for name in commands if name not in listed]
         for title, names in (*SECTIONS.items(), ("More", rest)):
             rows = [
-                (name, self.commands[name].get_short_help_str(limit=200))
+                (name, command.get_short_help_str(limit=200))
                 for name in names
-                if name in self.commands and not self.commands[name].hidden
+                if (command := commands.get(name)) is not None and not command.hidden
             ]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+@cache
+def _plugin_commands() -> Mapping[str, click.Command]:
+    from metis.plugins import COMMANDS, Plugin, load_plugins
+
+    def read(_plugin: Plugin, value: object) -> click.Command:
+        if not isinstance(value, click.Command):
+            raise TypeError(f"expected a click command, got {value!r:.80}")
+        return value
+
+    return load_plugins(COMMANDS, read, reserved=cli.commands)
 
 
 def _usage_line(error: click.UsageError) -> str:
@@ -354,7 +385,7 @@ def show_help(context: click.Context, command: str | None) -> int:
     if command is None:
         echo(parent.get_help())
         return 0
-    described = cli.commands.get(command)
+    described = cli.get_command(parent, command)
     if described is None:
         raise click.UsageError(f"there is no command {command!r}; `metis help` lists them all")
     echo(described.get_help(click.Context(described, info_name=command, parent=parent)))
@@ -391,6 +422,7 @@ for _command in (
     setup_commands.completion,
     setup_commands.local,
     setup_commands.templates,
+    setup_commands.plugins,
     wire_commands.schema,
     wire_commands.validate,
     wire_commands.convert,
@@ -410,6 +442,8 @@ def hide_log() -> None:
     logging.getLogger("metis").addHandler(logging.NullHandler())
     # Warnings of Python and of libraries may quote content, too.
     logging.lastResort = EchoHandler(logging.WARNING)
+    # A plugin that is skipped concerns the user of every command.
+    logging.getLogger("metis.plugins").addHandler(EchoHandler(logging.WARNING))
     logging.captureWarnings(capture=True)
 
 

@@ -130,6 +130,25 @@ def remove_key(provider: str) -> int:
     return config.remove_key(provider)
 
 
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def plugins(context: click.Context, *, as_json: bool) -> int:
+    """List what installed packages add to metis, and what of it cannot be used.
+
+    Plugins are code of other packages, and run with your rights; METIS_PLUGINS=off turns them off.
+    Exits with 1 if one cannot be used.
+    """
+    from metis.cli.plugins import print_plugins
+
+    def load_commands() -> None:
+        group = context.find_root().command
+        if isinstance(group, click.Group):
+            group.list_commands(context)
+
+    return print_plugins(load_commands, as_json=as_json)
+
+
 @click.group()
 def local() -> None:
     """Run a real but very small model on this machine: SmolLM2, 135 million parameters."""

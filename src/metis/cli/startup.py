@@ -25,7 +25,7 @@ from metis.cli.error_text import error_line
 from metis.cli.local_model import running_server
 from metis.cli.schemas import read_schema
 from metis.cli.stored_sessions import find_session
-from metis.events import Bus
+from metis.events import Bus, subscribe_hooks
 from metis.events.trace import SqliteTrace
 from metis.routing import RULES_PATH, RulesFile
 from metis.session import Metis, Options, Session
@@ -34,7 +34,7 @@ from metis.settings.settings import AUTO, parse_thinking
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
 from metis.store.connection import sqlite_path
-from metis.tools import Answer, Confirmation, Question, Registry, Rule
+from metis.tools import Answer, Confirmation, Question, Registry, Rule, plugin_tools
 from metis.tools.builtin import BUILTINS, RunCommand
 from metis.tools.confirmation import Ask
 from metis.tools.tool import ErrorClass, ToolFailedError
@@ -132,6 +132,7 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
             stack.push_async_callback(bus.close)
         else:
             bus = await stack.enter_async_context(_traced_bus(paths))
+        subscribe_hooks(bus)
         urls = await _base_urls(stack, loaded, choice, paths)
         options = _options(start, loaded, choice, paths, confirmation, bus, urls)
         library = await stack.enter_async_context(Metis(url, options))
@@ -266,9 +267,12 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
 
 
 def _tools(settings: Settings) -> Registry:
-    """Return the built-in tools; commands see the variables that the user names."""
+    """Return the built-in tools and those of plugins; commands see the variables set by users."""
     command = partial(RunCommand, allowed_variables=settings.command_variables)
-    return Registry(*(command if tool is RunCommand else tool for tool in BUILTINS))
+    registry = Registry(*(command if tool is RunCommand else tool for tool in BUILTINS))
+    for tool in plugin_tools(reserved=tuple(registry)):
+        registry.register(tool)
+    return registry
 
 
 def tools_enabled(loaded: LoadedSettings, choice: ModelChoice) -> bool:

@@ -10,9 +10,10 @@ A template is a TOML file in the `templates` directory of the settings:
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from string import Template as StringTemplate
-from typing import Any
+from typing import Any, cast
 
 import click
 import msgspec
@@ -21,6 +22,7 @@ from msgspec import Struct
 from metis.canonical.errors import SettingsError
 from metis.cli.output import echo, echo_json
 from metis.cli.text import escape_controls, style, visible_controls
+from metis.plugins import TEMPLATES, Plugin, load_plugins
 from metis.settings import UserPaths
 
 INPUT = "input"
@@ -74,6 +76,8 @@ def read_template(name: str) -> Template:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
+        if name in _added_templates():
+            return _added_templates()[name]
         hint = f"templates: {', '.join(template_names()) or 'none yet'}"
         if path == _named_path(name):
             hint = f"{hint}; `metis templates edit {name}` makes one"
@@ -89,9 +93,24 @@ def read_template(name: str) -> Template:
 
 
 def template_names() -> list[str]:
-    """Return the names of all templates."""
+    """Return the names of all templates: those of files, and those of plugins."""
     directory = templates_directory()
-    return sorted(path.stem for path in directory.glob("*.toml")) if directory.is_dir() else []
+    files = [path.stem for path in directory.glob("*.toml")] if directory.is_dir() else []
+    return sorted({*files, *_added_templates()})
+
+
+@cache
+def _added_templates() -> Mapping[str, Template]:
+    """Return the templates of plugins; a file of the user with the same name comes first."""
+    return load_plugins(TEMPLATES, _read_added)
+
+
+def _read_added(_plugin: Plugin, value: object) -> Template:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"expected a table with the keys of a template file, got {value!r:.80}")
+    template = msgspec.convert(cast("Mapping[str, object]", value), Template)
+    template.variables()  # raises for a `$` that begins no variable
+    return template
 
 
 def _file_of(name: str) -> Path:
@@ -182,17 +201,31 @@ def _fields(template: Template) -> dict[str, Any]:
 
 
 def print_template(name: str) -> int:
-    """Print the file of a template."""
-    read_template(name)
-    echo(visible_controls(_file_of(name).read_text(encoding="utf-8")), nl=False)
+    """Print a template as its file has it."""
+    template, path = read_template(name), _file_of(name)
+    text = path.read_text(encoding="utf-8") if path.exists() else _as_toml(template)
+    echo(visible_controls(text), nl=False)
     return 0
+
+
+def _as_toml(template: Template) -> str:
+    import tomlkit  # noqa: PLC0415 - loaded for the template of a plugin only
+
+    unset = msgspec.to_builtins(Template())
+    fields = msgspec.to_builtins(template)
+    return tomlkit.dumps({name: fields[name] for name in fields if fields[name] != unset[name]})
+
+
+def _new_text(name: str) -> str:
+    added = _added_templates().get(name)
+    return _EXAMPLE if added is None else _as_toml(added)
 
 
 def edit_template(name: str) -> int:
     """Open a template in the user's editor; a new one starts with an example."""
     path = _checked_path(name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    before = path.read_text(encoding="utf-8") if path.exists() else _EXAMPLE
+    before = path.read_text(encoding="utf-8") if path.exists() else _new_text(name)
     edited = click.edit(before, extension=".toml")
     if edited is None or edited == before:
         echo("Nothing was changed.", err=True)

@@ -1,7 +1,7 @@
 """Events: typed payloads on a bus, stored in a trace; with analytics, exports and budgets."""
 
 from metis.events.budget import Budget, BudgetVerdict, Spending, check_budget
-from metis.events.bus import Bus, Filter, Subscription, slow
+from metis.events.bus import Bus, Filter, Subscription, slow, subscribe_hooks
 from metis.events.event import SYSTEM_SESSION, Event, read_event, unfinished_events
 from metis.events.redact import Redaction, aggregate, pseudonym, redact
 from metis.events.registry import CATALOGUE, Actor, EventType, Payload, Sensitivity
@@ -42,6 +42,7 @@ __all__ = [
     "redact",
     "report_gaps",
     "slow",
+    "subscribe_hooks",
     "sweep_trace",
     "unfinished_events",
 ]

@@ -10,10 +10,11 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
-from typing import TypeVar
+from functools import partial
+from typing import TypeVar, cast
 
 from msgspec import Struct
 
@@ -21,6 +22,7 @@ from metis.canonical.errors import BusOverflowError, EventError, InvalidEventErr
 from metis.canonical.ids import UlidSource
 from metis.events.event import SYSTEM_SESSION, Event, validate_payload
 from metis.events.registry import CATALOGUE, Actor, Payload, Sensitivity
+from metis.plugins import HOOKS, Plugin, load_plugins
 
 log = logging.getLogger("metis.events")
 
@@ -268,6 +270,30 @@ class Bus:
             _warn(name, error)
         finally:
             self._is_in_fast_path = False
+
+
+def subscribe_hooks(bus: Bus) -> None:
+    """Deliver the events of a bus to the hooks of plugins, as chats and the gateway do.
+
+    A hook is a function, async or not, that gets an `Event`; its package names it under the entry
+    point group `metis.hooks`. Events contain no text of a conversation.
+    """
+    for name, handler in plugin_hooks().items():
+        bus.subscribe(handler, name=f"hook {name}")
+
+
+def plugin_hooks() -> Mapping[str, Handler]:
+    """Return the hooks of plugins by name."""
+    return load_plugins(HOOKS, _read_hook)
+
+
+def _read_hook(_plugin: Plugin, value: object) -> Handler:
+    if not callable(value):
+        raise TypeError(f"expected a function of an event, got {value!r:.80}")
+    if inspect.iscoroutinefunction(value):
+        return cast("Handler", value)
+    # A blocking function must not hold up the turn, nor the gateway.
+    return partial(asyncio.to_thread, cast("FastHandler", value))
 
 
 def _warn(name: str, error: BaseException) -> None:

@@ -31,7 +31,7 @@ from metis.canonical.errors import (
     UnknownSessionError,
 )
 from metis.canonical.ids import new_session_id
-from metis.events import Actor, Bus, SqliteTrace
+from metis.events import Actor, Bus, SqliteTrace, subscribe_hooks
 from metis.gateway.client_sessions import (
     MAIN,
     Join,
@@ -154,6 +154,7 @@ class Recorder:
             return
         self.bus = Bus(strict=False)
         self.bus.subscribe_batches(self._trace.append, name="trace")
+        subscribe_hooks(self.bus)
 
     def metrics(self) -> dict[str, int]:
         """Return the counters of the recorder, and how much waits."""

@@ -18,10 +18,26 @@ from metis.interchange.format import Format, LoadedDocument, WrittenDocument
 from metis.interchange.gpt2099.frames import Gpt2099Frames
 from metis.interchange.gpt2099.windows import Gpt2099Context, Gpt2099Thread
 from metis.interchange.klaude.history import KlaudeHistory
+from metis.interchange.message_list import ForeignConversation, ForeignMessage, MessageListFormat
+from metis.interchange.session_format import SessionFormat
+from metis.interchange.source import Source
 from metis.store.entries import AnyEntry
 from metis.wire.call import RequestContext
 
-__all__ = ["Format", "LoadedDocument", "WrittenDocument", "detect", "dump", "formats", "load"]
+__all__ = [
+    "ForeignConversation",
+    "ForeignMessage",
+    "Format",
+    "LoadedDocument",
+    "MessageListFormat",
+    "SessionFormat",
+    "Source",
+    "WrittenDocument",
+    "detect",
+    "dump",
+    "formats",
+    "load",
+]
 
 if not TYPE_CHECKING:
     __getattr__ = renamed_names(__name__, {"Dumped": "WrittenDocument", "Loaded": "LoadedDocument"})

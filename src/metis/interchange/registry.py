@@ -8,15 +8,12 @@ value the class. Modules are imported when a format is needed first.
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import cast
 
 from metis.canonical.errors import UnknownFormatError
 from metis.interchange.session_format import SessionFormat
 from metis.interchange.source import Source
-
-ENTRY_POINT_GROUP = "metis.session_formats"
-"""The group under which other packages register formats."""
+from metis.plugins import FORMATS, Plugin, load_plugins
 
 # A file is offered to the formats in this order: those with the most specific marks come first.
 _BUILTIN: Mapping[str, str] = {
@@ -49,7 +46,7 @@ _ALIASES = {"klaude-code": "klaude"}
 
 def session_formats() -> tuple[str, ...]:
     """Return the names of all session formats, those of other packages included."""
-    return (*_BUILTIN, *(name for name in _registered() if name not in _BUILTIN))
+    return (*_BUILTIN, *_registered())
 
 
 @cache
@@ -89,10 +86,10 @@ def _all_formats() -> Iterator[SessionFormat]:
 
 @cache
 def _registered() -> Mapping[str, type[SessionFormat]]:
-    formats: dict[str, type[SessionFormat]] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        loaded = point.load()
-        # A package may register anything; only a format is one.
-        if isinstance(loaded, type) and issubclass(loaded, SessionFormat):
-            formats[point.name] = loaded
-    return formats
+    return load_plugins(FORMATS, _read_format, reserved=_BUILTIN)
+
+
+def _read_format(_plugin: Plugin, value: object) -> type[SessionFormat]:
+    if not isinstance(value, type) or not issubclass(value, SessionFormat):
+        raise TypeError(f"expected a subclass of SessionFormat, got {value!r:.80}")
+    return value

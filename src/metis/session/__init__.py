@@ -5,6 +5,7 @@ each response (`TextDelta`, `ToolUseStart`, …). What this package exports is p
 are private.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from metis.deprecation import renamed_names
@@ -42,6 +43,10 @@ from metis.streaming import (
     ToolUseStart,
     UsageUpdate,
 )
+
+# A library leaves it to the program what is shown of its log. Without a handler Python would print
+# every warning, such as each loss, to standard error; a reply has its losses anyway.
+logging.getLogger("metis").addHandler(logging.NullHandler())
 
 __all__ = [
     "BlockAdded",

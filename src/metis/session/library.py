@@ -10,13 +10,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from metis import adapters
-from metis.canonical.errors import StoreClosedError, UnknownModelError
+from metis.canonical.errors import InvalidValueError, StoreClosedError, UnknownModelError
 from metis.catalog.tables import preload_tables
 from metis.events.turn_events import SessionCreated, SessionResumed
 from metis.routing import RULES_PATH, Availability, Policy, Router, RulesFile, Scope, Tier
@@ -38,6 +38,7 @@ from metis.store import SessionRecord, Store
 from metis.store import open as open_store
 from metis.tools import Factory, Registry, Workspace
 from metis.transport import Keys, Transport
+from metis.transport.keys import default_key_file
 from metis.wire.call import AdapterOptions
 
 if TYPE_CHECKING:
@@ -145,9 +146,23 @@ class Metis:
         self._memory: Memory | None = None
         self._servers = McpServers(options.servers)
 
+    def __enter__(self) -> NoReturn:
+        raise TypeError("use `async with metis.open()`, or `with metis.open_sync()` without async")
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: `__enter__` raises; Python looks for this method first."""
+
     async def __aenter__(self) -> Self:
+        try:
+            self._open()
+        except BaseException:
+            await self.close()  # the port of the simulator, the store
+            raise
+        return self
+
+    def _open(self) -> None:
         options = self.options
-        keys = Keys(options.keys, file=options.key_file)
+        keys = Keys(options.keys, file=options.key_file or default_key_file())
         models = Models(
             base_urls={**self._simulator_urls(), **options.base_urls},
             accounts=options.accounts,
@@ -156,7 +171,7 @@ class Metis:
             redact_ids=options.redact_ids,
         )
         if options.workspace is not None:
-            self._workspace = Workspace(options.workspace)
+            self._workspace = _open_workspace(options.workspace)
         if options.home is not None:
             self._memory = Memory(options.home, options.bus)
         availability = Availability(clock=utc_now)
@@ -184,7 +199,6 @@ class Metis:
             },
             workspace=self._workspace,
         )
-        return self
 
     async def __aexit__(
         self,
@@ -331,6 +345,14 @@ class Metis:
             return fallback
         path = Path(self.options.workspace) / RULES_PATH
         return RulesFile(path, models.catalog, fallback=fallback)
+
+
+def _open_workspace(path: str | Path) -> Workspace:
+    try:
+        return Workspace(path)
+    except OSError as error:
+        fault = f"{path} cannot be opened as a directory: {error.strerror}"
+        raise InvalidValueError(fault, path="$.workspace") from None
 
 
 def _request_defaults(options: Options) -> AdapterOptions:

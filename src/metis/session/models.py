@@ -198,4 +198,7 @@ def missing_key(provider: str) -> str:
     variable = adapters.profile_of(provider).auth.variable if provider in adapters.names() else None
     if variable is None:
         return f"unknown provider {provider!r}"
-    return f"no API key for {provider}: set {variable} or pass Options(keys={{{provider!r}: …}})"
+    return (
+        f"no API key for {provider}: set {variable}, run `metis keys set {provider}`, "
+        f"or pass Options(keys={{{provider!r}: …}})"
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import UnionType
 from typing import Any, ClassVar, Literal, cast
 
 import msgspec
@@ -59,7 +60,8 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     keys: Mapping[str, str | Sequence[str]] = {}
     """API keys by provider; else they come from the environment."""
     key_file: Path | None = None
-    """A TOML file with a table `[keys]`, which only its owner may read."""
+    """A TOML file with a table `[keys]`, which only its owner may read; by default the file that
+    `metis keys set` writes."""
     default_model: str | None = None
     """The model if neither the user nor a rule names one."""
     tiers: Mapping[str, str] = {}
@@ -100,7 +102,16 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     retry: Retry = Retry()
 
     def __post_init__(self) -> None:
-        """Make a registry of a list of tools, so that a wrong one is an error here."""
+        """Make a registry of a list of tools, so that a wrong one is an error here.
+
+        Raises:
+            InvalidValueError: a field has a value of another type; the error names what it takes.
+        """
+        for name, (kinds, expected) in _FIELD_TYPES.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kinds):
+                fault = f"expected {expected}, got {type(value).__name__}"
+                raise InvalidValueError(fault, path=f"$.{name}")
         tools: object = self.tools
         if tools is None or isinstance(tools, Registry):
             return
@@ -113,6 +124,27 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     def registry(self) -> Registry | None:
         """The tools that models may call; None for none at all."""
         return cast("Registry | None", self.tools)
+
+
+_BY_PROVIDER = (Mapping, "a mapping by provider")
+_FIELD_TYPES: Mapping[str, tuple[type | UnionType, str]] = {
+    "base_urls": _BY_PROVIDER,
+    "accounts": _BY_PROVIDER,
+    "keys": _BY_PROVIDER,
+    "key_file": (Path, "a pathlib.Path"),
+    "default_model": (str, "the name of a model"),
+    "tiers": (Mapping, "a mapping of tiers to models"),
+    "fallbacks": (Mapping, "a mapping of models to lists of models"),
+    "budget": (Budget, "a Budget, such as Budget(session_usd=Decimal(1))"),
+    "bus": (Bus, "a Bus"),
+    "options": (AdapterOptions, "an AdapterOptions"),
+    "workspace": (str | Path, "the path of a directory"),
+    "home": (Path, "a pathlib.Path"),
+    "servers": (Sequence, "a list of McpServer"),
+    "pointers": (Mapping, "a mapping of names to models"),
+    "confirmation": (Confirmation, "a Confirmation"),
+}
+"""The types of the fields that callers get wrong, and how an error names them."""
 
 
 def utc_now() -> datetime:

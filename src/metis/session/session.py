@@ -46,7 +46,7 @@ from metis.session.response import (
 )
 from metis.session.route import ModelPin, Preview, Why, WindowUse, last_routing, window_use
 from metis.session.state import SessionState, TurnContext
-from metis.session.turn import Turn
+from metis.session.turn import Turn, prompt_blocks
 from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 
@@ -70,6 +70,10 @@ class SessionView:
         self._setup = context.setup
         self._conversation = context.conversation
         self._pin = pin
+
+    def __repr__(self) -> str:
+        model = self.model or "chosen by rules"
+        return f"<session {self.id}, model {model}, {len(self._conversation.messages)} messages>"
 
     @property
     def id(self) -> str:
@@ -311,7 +315,10 @@ class Session(SessionView):
             addressed = parse_override(prompt)
             model, content = model or addressed.override, (TextBlock(addressed.text),)
         else:
-            content = [TextBlock(part) if isinstance(part, str) else part for part in prompt]
+            content = prompt_blocks(prompt)
+        if all(isinstance(block, TextBlock) and not block.text.strip() for block in content):
+            # Nothing of it could be sent, so that the model would answer the last prompt again.
+            raise InvalidValueError("the prompt is empty", path="$.prompt")
         return self._turn(content, self._resolve(model), output, options)
 
     def _turn(
@@ -330,6 +337,9 @@ class Session(SessionView):
         return Turn(context, content, override=override, options=options)
 
     def _resolve(self, model: str | None) -> str | None:
+        if model is not None and not isinstance(model, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller may be untyped
+            fault = f"expected the name of a model, got {type(model).__name__}"
+            raise InvalidValueError(fault, path="$.model")
         return None if model is None else self._setup.models.resolve(model)
 
     def _check_open(self) -> None:

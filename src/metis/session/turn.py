@@ -11,15 +11,16 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock
+from metis.canonical.blocks import Block, ContentBlock, TextBlock
 from metis.canonical.errors import (
     AuthenticationError,
     ContextOverflowError,
     InvalidRequestError,
+    InvalidValueError,
     NetworkError,
     ProviderError,
     RateLimitError,
@@ -246,3 +247,24 @@ class Turn:
         name = type(error).__name__
         payload = events.TurnFailed(error_type=name, error_message=name)
         self._trace.emit(payload, parent=self._started_event)
+
+
+def prompt_blocks(prompt: object) -> list[ContentBlock]:
+    """Return the blocks of a prompt that is a list.
+
+    Raises:
+        InvalidValueError: it is something else, or has something else in it.
+    """
+    expected = "expected a text or a list of texts and content blocks"
+    if not isinstance(prompt, list | tuple):
+        raise InvalidValueError(f"{expected}, got {type(prompt).__name__}", path="$.prompt")
+    blocks: list[ContentBlock] = []
+    for index, part in enumerate(cast("Sequence[object]", prompt)):
+        if isinstance(part, str):
+            blocks.append(TextBlock(part))
+        elif isinstance(part, Block):
+            blocks.append(cast("ContentBlock", part))
+        else:
+            fault = f"{expected}, got {type(part).__name__} in it"
+            raise InvalidValueError(fault, path=f"$.prompt[{index}]")
+    return blocks

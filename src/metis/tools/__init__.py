@@ -4,7 +4,7 @@ from metis.tools.confirmation import Answer, Ask, Confirmation, Question, Rule, 
 from metis.tools.dispatch import Dispatcher, Watcher, error_class
 from metis.tools.function import FunctionTool, tool
 from metis.tools.media import embed
-from metis.tools.registry import Factory, Registry
+from metis.tools.registry import Factory, Registry, plugin_tools
 from metis.tools.tool import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput
 from metis.tools.walk import WorkspaceError
 from metis.tools.workspace import Workspace
@@ -30,5 +30,6 @@ __all__ = [
     "WorkspaceError",
     "embed",
     "error_class",
+    "plugin_tools",
     "tool",
 ]

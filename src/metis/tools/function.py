@@ -90,6 +90,8 @@ def tool(
     the parameters. Types may be dataclasses, TypedDicts, enums, literals, Structs and pydantic
     models. A parameter of type `ToolContext` gets the context of the call and one of type
     `Workspace` the directory of the session; models see neither. A plain function runs in a thread.
+    A function that raises `metis.tools.ToolFailedError` sends its text to the model; of any other
+    exception the model gets the class only, since a message may hold secrets, and the log has all.
 
     Args:
         function: the function; it may be async.

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from metis.canonical.errors import (
     UnknownToolError,
 )
 from metis.canonical.tools import ToolDefinition, ToolSet
+from metis.plugins import TOOLS, Plugin, load_plugins
 from metis.tools.function import FunctionTool
 from metis.tools.tool import Tool
 
@@ -98,13 +99,33 @@ def make_registry(tools: Iterable[object]) -> Registry:
     """
     registry = Registry()
     for index, given in enumerate(tools):
-        if isinstance(given, FunctionTool):
-            registry.register(cast("FunctionTool[..., Any]", given))
-        elif inspect.isroutine(given):
-            registry.register(FunctionTool(cast("Callable[..., Any]", given)))
-        elif isinstance(given, type | partial):
-            registry.register(cast("Factory", given))
-        else:
-            fault = f"expected a function or a class of a tool, got {type(given).__name__}"
-            raise InvalidValueError(fault, path=f"$.tools[{index}]")
+        registry.register(_registrable(given, f"$.tools[{index}]"))
     return registry
+
+
+def _registrable(given: object, path: str) -> Factory | FunctionTool[..., Any]:
+    if isinstance(given, FunctionTool):
+        return cast("FunctionTool[..., Any]", given)
+    if inspect.isroutine(given):
+        return FunctionTool(cast("Callable[..., Any]", given))
+    if isinstance(given, type | partial):
+        return cast("Factory", given)
+    fault = f"expected a function or a class of a tool, got {type(given).__name__}"
+    raise InvalidValueError(fault, path=path)
+
+
+def plugin_tools(reserved: Collection[str] = ()) -> list[Factory | FunctionTool[..., Any]]:
+    """Return the tools of other packages, but for those whose names are reserved.
+
+    A package names functions or classes of tools under the entry point group `metis.tools`. A
+    program offers them with `Options(tools=[…, *plugin_tools()])`; the terminal always does.
+    """
+    return list(load_plugins(TOOLS, _read_tool, reserved=reserved).values())
+
+
+def _read_tool(plugin: Plugin, value: object) -> Factory | FunctionTool[..., Any]:
+    tool = _registrable(value, "$")
+    name = Registry().register(tool).name
+    if name != plugin.name:
+        raise InvalidValueError(f"the tool is named {name!r}", path="$.name")
+    return tool

@@ -25,6 +25,14 @@ _RATE_LIMIT_S = 60.0
 _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
+def default_key_file(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the file into which `metis keys set` writes: `keys.toml` beside the settings."""
+    metis_home = environment.get("METIS_HOME")
+    if metis_home:
+        return Path(metis_home) / "keys.toml"
+    return Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "metis/keys.toml"
+
+
 class Keys:
     """The keys of all providers."""
 
