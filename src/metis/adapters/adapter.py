@@ -140,7 +140,9 @@ class Adapter:
         Three steps: a plan of the options and tools, the encoded history, and the body around it.
         """
         profile, model = self.profile, self._requested_model(options)
-        plan, messages = self._plan(model, options, tools, messages)
+        plan = self._planner.request_plan(model, options, tools, messages)
+        if options.origin is not None and options.origin != self.name:
+            plan, messages = self._with_planned_cache(plan, model, options, messages)
         sent, instruction_losses = plan.history(messages)
         target = self._target(model, plan.options)
         history = encode_history(sent, profile, model, target, self._histories)
@@ -189,16 +191,13 @@ class Adapter:
             losses=history.losses + [self._loss_of_option(session_id, loss) for loss in losses],
         )
 
-    def _plan(
+    def _with_planned_cache(
         self,
+        plan: RequestPlan,
         model: ModelFacts,
         options: AdapterOptions,
-        tools: Sequence[ToolDefinition],
         messages: Sequence[Message],
     ) -> tuple[RequestPlan, Sequence[Message]]:
-        plan = self._planner.request_plan(model, options, tools, messages)
-        if options.origin in (None, self.name):
-            return plan, messages
         profile = self.profile
         keys, messages, losses = with_planned_cache(
             options, messages, model, profile, has_tools=bool(plan.tools)

@@ -70,6 +70,8 @@ class Dialect:
     were given are remembered for the requests that follow.
     """
 
+    __slots__ = ("_fills_thinking", "_is_plain", "_profile", "_used_ids", "_wire_ids")
+
     def __init__(self, profile: Profile, model: ModelFacts) -> None:
         self._profile = profile
         self._fills_thinking = profile.needs_thinking_key and model.capabilities.supports_thinking
@@ -83,7 +85,8 @@ class Dialect:
         other = object.__new__(Dialect)
         other._profile = self._profile
         other._fills_thinking, other._is_plain = self._fills_thinking, self._is_plain
-        other._wire_ids, other._used_ids = {**self._wire_ids}, {*self._used_ids}
+        # Shared: whoever gives more ids replaces them, since most requests give none.
+        other._wire_ids, other._used_ids = self._wire_ids, self._used_ids
         return other
 
     def wire_ids(self, call_ids: AbstractSet[str] | None) -> Mapping[str, str] | None:
@@ -113,13 +116,15 @@ class Dialect:
         derived = {rule.wire_id(call_id) for call_id in call_ids - foreign}
         if not (new.isdisjoint(derived) and new.isdisjoint(self._used_ids)):
             return None
-        self._wire_ids.update(zip(new, new, strict=True))
-        self._used_ids |= new
+        if new:
+            self._wire_ids = {**self._wire_ids, **dict(zip(new, new, strict=True))}
+            self._used_ids = self._used_ids | new
         return {call_id: self._wire_ids[call_id] for call_id in foreign}
 
     def apply(self, messages: Sequence[Message], recorder: LossRecorder) -> Sequence[Message]:
         """Return the messages, each in its original form here or in one that the host accepts."""
         protocol = self._profile.protocol
+        self._wire_ids, self._used_ids = {**self._wire_ids}, {*self._used_ids}
         if self._profile.one_call_per_message:
             messages = self._one_call_per_message(messages, recorder)
         last = len(messages) - 1

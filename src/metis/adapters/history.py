@@ -115,16 +115,21 @@ class HistoryCache:
 
     def store(self, history: EncodedHistory, size_bytes: int) -> None:
         """Keep a history whose request body has that many bytes."""
-        key = _key_of(history.messages, history.target.model)
+        key, entries = _key_of(history.messages, history.target.model), self._entries
         with self._lock:
-            replaced = self._entries.pop(key, None)
-            self._entries[key] = history, size_bytes
-            self._size_bytes += size_bytes - (0 if replaced is None else replaced[1])
-            while len(self._entries) > self._max_conversations or (
-                self._size_bytes > self._max_bytes and len(self._entries) > 1
-            ):
-                _, dropped_bytes = self._entries.pop(next(iter(self._entries)))
-                self._size_bytes -= dropped_bytes
+            replaced = entries.pop(key, None)
+            entries[key] = history, size_bytes
+            self._size_bytes += size_bytes if replaced is None else size_bytes - replaced[1]
+            if len(entries) > self._max_conversations or self._size_bytes > self._max_bytes:
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        entries = self._entries
+        while len(entries) > self._max_conversations or (
+            self._size_bytes > self._max_bytes and len(entries) > 1
+        ):
+            _, dropped_bytes = entries.pop(next(iter(entries)))
+            self._size_bytes -= dropped_bytes
 
 
 def _key_of(messages: Sequence[Message], model: str) -> tuple[str, str, str]:
@@ -317,5 +322,7 @@ def _original_forms(messages: Sequence[Message], profile: Profile) -> tuple[bool
 
 def _in_message_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
     # The order must not depend on how the history grew: a repeated request has equal losses.
+    if len(losses) == 1:
+        return losses
     index = {message.id: number for number, message in enumerate(messages)}
     return sorted(losses, key=lambda loss: index.get(loss.message_id, -1))

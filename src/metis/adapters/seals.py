@@ -119,11 +119,14 @@ class Face:
         """Return a client's messages with the blocks that their envelopes stand for."""
         # Nearly no message has an envelope, and this runs for every message of every request.
         opened: dict[int, Message] = {}
+        is_scoped = self._scoped is not None
         for index, message in enumerate(messages):
             if message.role is _ASSISTANT:
                 for block in message.content:
                     kind = type(block)
-                    if kind is ThinkingBlock or kind is RedactedThinkingBlock:
+                    if kind is TextBlock or kind is ToolUseBlock:
+                        continue
+                    if isinstance(block, Thinking) and (is_scoped or is_envelope(value_of(block))):
                         opened[index] = self._open(message)
                         break
         if not opened:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Collection
 from functools import lru_cache
 from itertools import count
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -152,7 +151,7 @@ class CallIds:
 _FEW_CALLS = 8
 
 
-class WaitingCall(NamedTuple):
+class WaitingCall(Struct, frozen=True, gc=False):
     """A call that waits for its result."""
 
     tool_use_id: str

@@ -44,6 +44,7 @@ class AnthropicHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once."""
 
     wire_id_prefix = WIRE_ID_PREFIX
+    _shared = ("_accepts_results", "_system")
 
     def __init__(self) -> None:
         super().__init__("messages", _write)

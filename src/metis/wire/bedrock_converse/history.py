@@ -43,6 +43,7 @@ class ConverseHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once."""
 
     wire_id_prefix = WIRE_ID_PREFIX
+    _shared = ("_system",)
 
     def __init__(self) -> None:
         super().__init__("messages", _write)

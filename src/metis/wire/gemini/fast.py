@@ -30,7 +30,7 @@ from metis.wire.gemini import request
 from metis.wire.gemini.history import GeminiHistoryEncoder
 from metis.wire.gemini.parts import decode_result_text, encode_result_object
 from metis.wire.gemini.stream_decoder import GeminiStreamDecoder
-from metis.wire.json_access import Wire, maybe_object
+from metis.wire.json_access import Wire
 
 _make_text = raw_constructor(TextBlock)
 _make_result = raw_constructor(ToolResultBlock)
@@ -51,8 +51,8 @@ class _FastRequestDraft(request.GeminiRequestDraft):
     def add_all(self, contents: list[Any]) -> None:
         """Add the contents of a request, in order."""
         for index, content in enumerate(contents):
-            wire = maybe_object(content)
-            if len(wire) == _CONTENT_KEYS:
+            wire = cast("Wire", content)
+            if type(content) is dict and len(wire) == _CONTENT_KEYS:
                 role, parts = wire.get("role"), wire.get("parts")
                 if type(parts) is list and self._add_common(role, cast("list[Wire]", parts)):
                     continue

@@ -46,6 +46,15 @@ class _Content(Struct, gc=False):
 class GeminiHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once."""
 
+    _shared = (
+        "_system",
+        "_accepts_results",
+        "_is_single",
+        "_tool_names",
+        "_call_order",
+        "_part_encoder",
+    )
+
     def __init__(self) -> None:
         super().__init__("contents", _write)
         self._system: list[Message] = []

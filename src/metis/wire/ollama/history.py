@@ -59,6 +59,8 @@ def route(
 class OllamaHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once, and request bodies with them."""
 
+    _shared = ("_first_messages", "_calls")
+
     def __init__(self) -> None:
         super().__init__("messages", write_json)
         self._first_messages: list[Message] = []

@@ -207,34 +207,36 @@ class ResponsesHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once, and request bodies with them."""
 
     wire_id_prefix = WIRE_ID_PREFIX
+    _shared = (
+        "_batches",
+        "_calls",
+        "_instructions",
+        "_encoded_count",
+        "_stateless",
+        "_stateless_count",
+    )
 
     def __init__(self) -> None:
         super().__init__("input", write_json)
-        self._messages: list[Message] = []
+        self._batches: tuple[tuple[Message, ...], ...] = ()
+        """The messages as they were added: to copy the encoder does not touch each of them."""
         self._calls = CallIndex()
         self._instructions: str | None = None
-        self._records: dict[bool, EncodedMessages] = {}
-        """The items for a provider that stores nothing, and for one that does."""
-        self._counts: dict[bool, int] = {}
-
-    def copy(self) -> Self:
-        """Return an encoder with the same messages, to which others can be added."""
-        other = super().copy()
-        records = {key: record.copy() for key, record in self._records.items()}
-        vars(other).update(
-            _messages=[*self._messages], _records=records, _counts=dict(self._counts)
-        )
-        return other
+        self._encoded_count = 0
+        """How many batches are encoded for a provider that stores responses."""
+        self._stateless: EncodedMessages | None = None
+        """The items for a provider that stores nothing."""
+        self._stateless_count = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no input beside the instructions."""
-        return not self._messages
+        return not self._batches
 
     def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
         """Add messages that were projected for this protocol; `ids` are wire ids of calls."""
         self._calls.add({"ids": ids})
-        if messages and not self._messages and self._instructions is None:
+        if messages and not self._batches and self._instructions is None:
             first = messages[0]
             if _is_instructions(first):
                 self._instructions = _text_of(first.content)
@@ -243,7 +245,8 @@ class ResponsesHistoryEncoder(HistoryEncoder):
         for message in messages:
             if message.metadata.provider_raw is not None:
                 self._calls.add(original_form_of(message, PROTOCOL))
-        self._messages += messages
+        if messages:
+            self._batches += (tuple(messages),)
 
     def encode_waiting(self) -> None:
         """Encode the messages now that other encoders will share, as copies of this one."""
@@ -253,17 +256,20 @@ class ResponsesHistoryEncoder(HistoryEncoder):
         """Return the body of a request with these messages."""
         native = options.native.get(PROTOCOL, EMPTY)
         is_stateless = native.get("store") is False
-        stored_count = self._stored_count(native.get("previous_response_id"))
-        new_messages = self._messages[stored_count:]
-        text = _string_input(new_messages)
+        new_batches = self._batches
+        previous_response_id = native.get("previous_response_id")
+        if previous_response_id is not None:
+            new_batches = self._batches_after(previous_response_id)
+        text = _string_input(new_batches)
         if text is not None:
             return write_json({**self._encode_envelope(options, tools), "input": text})
-        if stored_count:
+        if new_batches is self._batches:
+            record = self._all_messages(is_stateless=is_stateless)
+        else:
             # Items that the provider has stored with the previous response would come twice (T67).
             record = EncodedMessages("input", write_json)
-            record.add(self._encode_messages(new_messages, is_stateless=is_stateless))
-        else:
-            record = self._all_messages(is_stateless=is_stateless)
+            for messages in new_batches:
+                record.add(self._encode_messages(messages, is_stateless=is_stateless))
         if record.is_empty and PROTOCOL in options.native:
             # A client may leave the input out: a stored prompt or conversation has one.
             return write_json(self._encode_envelope(options, tools))
@@ -276,24 +282,26 @@ class ResponsesHistoryEncoder(HistoryEncoder):
         return wire
 
     def _all_messages(self, *, is_stateless: bool) -> EncodedMessages:
-        record = self._records.get(is_stateless)
-        if record is None:
-            record = self._records[is_stateless] = EncodedMessages("input", write_json)
-        new_messages = self._messages[self._counts.get(is_stateless, 0) :]
-        record.add(self._encode_messages(new_messages, is_stateless=is_stateless))
-        self._counts[is_stateless] = len(self._messages)
+        if is_stateless:
+            record, count = self._stateless, self._stateless_count
+            # Encoders that were copied from one another share this one.
+            record = EncodedMessages("input", write_json) if record is None else record.copy()
+            self._stateless, self._stateless_count = record, len(self._batches)
+        else:
+            record, count = self._encoded, self._encoded_count
+            self._encoded_count = len(self._batches)
+        for messages in self._batches[count:]:
+            record.add(self._encode_messages(messages, is_stateless=is_stateless))
         return record
 
-    def _stored_count(self, previous_response_id: Any) -> int:
-        """Return how many messages the provider has stored, up to one of its own responses."""
-        if previous_response_id is None:
-            return 0
-        counts = (
-            index + 1
-            for index, message in enumerate(self._messages)
-            if message.metadata.response_id == previous_response_id
-        )
-        return max(counts, default=0)
+    def _batches_after(self, response_id: Any) -> tuple[tuple[Message, ...], ...]:
+        """Return the messages after a response that the provider has stored; all without it."""
+        for number, batch in reversed(list(enumerate(self._batches))):
+            for index in reversed(range(len(batch))):
+                if batch[index].metadata.response_id == response_id:
+                    rest = batch[index + 1 :]
+                    return (*([rest] if rest else ()), *self._batches[number + 1 :])
+        return self._batches
 
     def _encode_messages(self, messages: Sequence[Message], *, is_stateless: bool) -> list[Any]:
         items: list[Any] = []
@@ -325,11 +333,13 @@ def _is_instructions(message: Message) -> bool:
     return message.role is Role.SYSTEM and (not form or "instructions" in form)
 
 
-def _string_input(messages: Sequence[Message]) -> str | None:
+def _string_input(batches: Sequence[Sequence[Message]]) -> str | None:
     """Return the input of a client that sent nothing but a text."""
-    if len(messages) != 1 or not original_form_of(messages[0], PROTOCOL).get("bare"):
+    if len(batches) != 1 or len(batches[0]) != 1:
         return None
-    return _text_of(messages[0].content)
+    message = batches[0][0]
+    is_string = original_form_of(message, PROTOCOL).get("bare")
+    return _text_of(message.content) if is_string else None
 
 
 def _text_of(content: Sequence[ContentBlock]) -> str:
