@@ -19,7 +19,13 @@ from metis.adapters.declared_tools import response_context
 from metis.adapters.history import EncodedHistory, HistoryCache, encode_history
 from metis.adapters.hosts import profile_of
 from metis.adapters.limits import fitted_output_limit
-from metis.adapters.model import ModelFacts, TokenEstimate, model_facts, wire_model_name
+from metis.adapters.model import (
+    ModelFacts,
+    ModelFeatures,
+    TokenEstimate,
+    model_facts,
+    wire_model_name,
+)
 from metis.adapters.output_format import JsonInThinking, JsonInThinkingDecoder
 from metis.adapters.profile import Profile
 from metis.adapters.request_options import RequestPlan, RequestPlanner, are_native_options
@@ -81,13 +87,17 @@ class Adapter:
     bounded and keyed by content; no request depends on the one before it.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(
+        self, profile: Profile, features: Mapping[str, ModelFeatures] | None = None
+    ) -> None:
+        """Speak for a provider; `features` states what some of its models can do, by wire name."""
+        stated = features or {}
         self.profile = profile
         self.name = profile.name
         self._codec = CODECS[profile.protocol]
 
         def facts_of(name: str) -> ModelFacts:
-            return model_facts(profile, name)
+            return model_facts(profile, name, stated.get(name))
 
         self._model = lru_cache(_MAX_MODELS)(facts_of)
         self._planner = RequestPlanner(profile)

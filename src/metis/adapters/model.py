@@ -6,12 +6,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from metis.adapters.profile import Profile
+from metis.adapters.profile import IMAGE_TYPES, Profile
 from metis.canonical.blocks import (
     AudioBlock,
     ContentBlock,
@@ -165,13 +166,35 @@ def _catalog_facts(model: str, hosted: str) -> _CatalogFacts:
     )
 
 
-def model_facts(profile: Profile, name: str) -> ModelFacts:
+class ModelFeatures(Struct, frozen=True, kw_only=True):
+    """What a server or a user states about a model; None leaves it to the catalogue."""
+
+    tools: bool | None = None
+    images: bool | None = None
+
+    def applied(self, capabilities: AdapterCapabilities) -> AdapterCapabilities:
+        """Return capabilities with what is stated here."""
+        changes: dict[str, Any] = {}
+        if self.tools is not None:
+            changes["supports_tools"] = self.tools
+        if self.images is not None:
+            # A model that the catalogue lists without images accepts what its host does.
+            types = capabilities.accepted_image_media_types or tuple(sorted(IMAGE_TYPES))
+            changes["supports_images"] = self.images
+            changes["accepted_image_media_types"] = types if self.images else ()
+        return replace(capabilities, **changes)
+
+
+def model_facts(profile: Profile, name: str, features: ModelFeatures | None = None) -> ModelFacts:
     """Return the facts about a model of a provider, and assumptions where there are none."""
     # The same model supports other output formats at other hosts (T117).
     catalog_id = profile.catalog_id(name)
     facts = _catalog_facts(catalog_id, f"{profile.name}:{name}")
     entry = facts.entry
     capabilities = profile.defaults if entry is None else entry.capabilities
+    listed_set = facts.capability_set
+    if features is not None:
+        capabilities, listed_set = features.applied(capabilities), None
     cannot_think = entry is not None and not capabilities.supports_thinking
     target = profile.target(
         capabilities, name, facts.refused_options, min_cached_tokens=facts.min_cached_tokens
@@ -179,7 +202,7 @@ def model_facts(profile: Profile, name: str) -> ModelFacts:
     return ModelFacts(
         name=name,
         capabilities=capabilities,
-        capability_set=facts.capability_set or capability_set(capabilities),
+        capability_set=listed_set or capability_set(capabilities),
         target=target,
         is_listed=entry is not None,
         refused_options=facts.refused_options,

@@ -20,7 +20,7 @@ from metis.wire.tool_ids import IdRule
 _PLACE = re.compile(r"projects/[a-z0-9.:-]{1,64}/locations/(?P<region>[a-z0-9-]{1,32})")
 _RULES = MessageRules.__struct_fields__
 _get_rules = attrgetter(*_RULES)
-_IMAGE_TYPES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+IMAGE_TYPES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 
 
 class Auth(Struct, frozen=True, kw_only=True):
@@ -337,5 +337,5 @@ def assumed_capabilities(
         supports_system_messages_in_list=system_in_list,
         max_context_tokens=context_tokens,
         max_output_tokens=output_tokens,
-        accepted_image_media_types=tuple(sorted(_IMAGE_TYPES)) if images else (),
+        accepted_image_media_types=tuple(sorted(IMAGE_TYPES)) if images else (),
     )

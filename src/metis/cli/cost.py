@@ -28,7 +28,7 @@ from metis.events.analytics import CostLine, RepricedTotals, cache_usage, cost_b
 from metis.events.turn_events import LlmCallCompleted
 from metis.session.stored_calls import stored_calls
 from metis.store import Store
-from metis.wire.call import UNPRICED
+from metis.wire.call import SIMULATED, UNPRICED
 
 Grouping = Literal["day", "model", "provider", "session"]
 _ALL = 1_000_000
@@ -43,6 +43,7 @@ class _Report(Struct, frozen=True, kw_only=True):
     groups: Mapping[str, CostLine]
     total: CostLine
     unpriced_models: tuple[str, ...]
+    simulated_models: tuple[str, ...] = ()
     repriced: RepricedTotals | None
 
 
@@ -58,7 +59,8 @@ async def print_cost(
         by=by,
         groups=cost_by(calls, by),
         total=cost_by(calls, "none").get("all", CostLine()),
-        unpriced_models=_unpriced_models(calls),
+        unpriced_models=_models_priced_as(UNPRICED, calls),
+        simulated_models=_models_priced_as(SIMULATED, calls),
         repriced=None if prices is None else reprice_calls(_with_priced_names(calls), prices),
     )
     if as_json:
@@ -77,6 +79,8 @@ def _print(report: _Report, calls: Sequence[Event], days: int | None) -> None:
         echo(line)
     hit_rate = cache_usage(calls).hit_rate or 0.0
     echo(f"\n{_total(report.total)}, {hit_rate:.0%} cached input")
+    if report.simulated_models:
+        echo(f"Simulated, at no cost: {', '.join(report.simulated_models)}")
     if report.unpriced_models:
         echo(f"No price known, not in the total: {', '.join(report.unpriced_models)}")
     if report.repriced is not None:
@@ -133,11 +137,11 @@ def _comparison(totals: RepricedTotals) -> str:
     return text
 
 
-def _unpriced_models(calls: Sequence[Event]) -> tuple[str, ...]:
+def _models_priced_as(version: str, calls: Sequence[Event]) -> tuple[str, ...]:
     models = {
         event.payload.model
         for event in calls
-        if isinstance(event.payload, LlmCallCompleted) and event.payload.pricing_version == UNPRICED
+        if isinstance(event.payload, LlmCallCompleted) and event.payload.pricing_version == version
     }
     return tuple(sorted(models))
 

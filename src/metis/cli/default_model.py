@@ -18,6 +18,7 @@ from metis.session.models import LOCAL_PRICING
 from metis.session.options import SIMULATED_MODEL
 from metis.settings import LoadedSettings
 from metis.transport.keys import AWS_KEY_PAIR, Keys
+from metis.wire.call import SIMULATED
 
 # The name of the simulator; `sim:gpt-5` is the simulator in the place of a model.
 SIMULATOR = "sim"
@@ -64,6 +65,9 @@ def is_simulator_model(model: str) -> bool:
 def _is_from_simulator(response: Message) -> bool:
     """Return whether a model that has a price cost nothing: the simulator answered for it."""
     usage, model = response.metadata.usage, response.metadata.model or ""
+    if usage is not None and usage.pricing_version == SIMULATED:
+        return True
+    # Before there was such a mark, usage of the simulator looked like that of a local model.
     if usage is None or usage.pricing_version != LOCAL_PRICING or not is_model_id(model):
         return False
     provider = ModelId.parse(model).provider
@@ -107,15 +111,18 @@ class ModelChooser:
             UnknownModelError: there is no such model.
         """
         if self._origin.source == "option":
-            return await self._named(self._settings.model or "")
+            return await self.named(self._settings.model or "", is_pinned=True)
         if last_model is not None:
-            return self._continued(last_model)
+            return self.continued(last_model)
         if self._settings.model is not None:
-            return await self._named(self._settings.model)
+            return await self.named(self._settings.model)
         return await self._available(recent_models)
 
-    async def _named(self, name: str) -> ModelChoice:
-        is_pinned = self._origin.source == "option"
+    async def named(self, name: str, *, is_pinned: bool = False) -> ModelChoice:
+        """Return the model of a name: an id, an alias, a provider, `sim`, `sim:NAME` or `local`.
+
+        Raises the errors of `choose`.
+        """
         if name.partition(":")[0] == SIMULATOR:
             simulated = name.partition(":")[2]
             model = self._resolve(simulated) if simulated else SIMULATED_MODEL
@@ -127,7 +134,7 @@ class ModelChooser:
         self._require_key(model)
         return ModelChoice(model=model, is_pinned=is_pinned)
 
-    def _continued(self, last_model: LastModel) -> ModelChoice:
+    def continued(self, last_model: LastModel) -> ModelChoice:
         """Return the model of the conversation that is continued."""
         model = last_model.model
         if last_model.is_simulated:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
 from metis import adapters
+from metis.adapters.model import ModelFeatures
 from metis.catalog.models import is_model_id
 from metis.wire.json_access import maybe_list, maybe_object
 
@@ -25,8 +27,11 @@ _LIST_PATHS: Mapping[str, str] = {
     "lmstudio": "/v1/models",
     "llamacpp": "/v1/models",
 }
+_FEATURE_PATHS: Mapping[str, str] = {"ollama": "/api/show", "lmstudio": "/api/v1/models"}
+# How long a server may take to describe a model that is about to be used.
+FEATURES_TIMEOUT_S = 2.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_MAX_BYTES = 1_000_000
+_MAX_BYTES = 4_000_000  # the description of a model contains its licence and its template
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -65,19 +70,64 @@ async def _probe(name: str, url: str, timeout_s: float) -> Server | None:
         return None
     try:
         async with asyncio.timeout(timeout_s):
-            body = await _get(parts.hostname, parts.port or 80, _LIST_PATHS[name])
+            body = await _fetch(parts.hostname, parts.port or 80, _LIST_PATHS[name])
         names = _model_names(body)
     except (OSError, TimeoutError, ValueError, RecursionError):
         return None
     return None if names is None else Server(adapter=name, models=_ids(name, names))
 
 
-async def _get(host: str, port: int, path: str) -> bytes:
-    """Return the body of a GET request."""
+async def stated_features(model: str, urls: Mapping[str, str]) -> ModelFeatures | None:
+    """Return what the server of a model states about it; None if it states nothing.
+
+    Ollama lists models without tools, and rejects every request with tools for them.
+    """
+    adapter, _, name = model.partition(":")
+    if adapter not in _FEATURE_PATHS:
+        return None
+    parts = urlsplit(urls.get(adapter) or adapters.profile_of(adapter).base_url)
+    if parts.scheme != "http" or parts.hostname is None:
+        return None
+    body = msgspec.json.encode({"model": name}) if adapter == "ollama" else b""
+    try:
+        async with asyncio.timeout(FEATURES_TIMEOUT_S):
+            path = _FEATURE_PATHS[adapter]
+            response = await _fetch(parts.hostname, parts.port or 80, path, body)
+        described = maybe_object(msgspec.json.decode(response))
+    except (OSError, TimeoutError, ValueError, RecursionError):
+        return None
+    return (
+        _ollama_features(described) if adapter == "ollama" else _lmstudio_features(described, name)
+    )
+
+
+def _ollama_features(described: Mapping[str, Any]) -> ModelFeatures | None:
+    capabilities = described.get("capabilities")
+    # Servers before 0.6.4 do not state any.
+    if not isinstance(capabilities, list):
+        return None
+    # Its context length is that of the model; the server runs it with a smaller one.
+    return ModelFeatures(tools="tools" in capabilities, images="vision" in capabilities)
+
+
+def _lmstudio_features(described: Mapping[str, Any], name: str) -> ModelFeatures | None:
+    rows = map(maybe_object, maybe_list(described.get("models")))
+    row = next((row for row in rows if row.get("key") == name), None)
+    vision = None if row is None else maybe_object(row.get("capabilities")).get("vision")
+    # It offers tools to all models; whether one was trained for them is another matter.
+    return ModelFeatures(images=vision) if isinstance(vision, bool) else None
+
+
+async def _fetch(host: str, port: int, path: str, body: bytes = b"") -> bytes:
+    """Return the body of the response to a GET request, or to a POST request with a JSON body."""
     # Importing an HTTP client would take longer than this whole search.
     reader, writer = await asyncio.open_connection(host, port, limit=_MAX_BYTES)
+    method = "POST" if body else "GET"
+    head = f"{method} {path} HTTP/1.0\r\nHost: {host}:{port}\r\n"
+    if body:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     try:
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
+        writer.write(f"{head}\r\n".encode() + body)
         # Any user of the machine can listen on the port, and could send without end.
         response = bytearray()
         while piece := await reader.read(_MAX_BYTES):

@@ -127,16 +127,17 @@ async def _all_models() -> list[ListedModel]:
     servers = await running_servers(load().settings.base_urls)
     served = {model for server in servers for model in server.models}
     configured = set(_configured_providers(Keys(file=UserPaths.from_environment().keys)))
-    catalogued = catalog_models(configured, served)
+    return all_models(configured, served)
+
+
+def all_models(configured: AbstractSet[str], served: AbstractSet[str]) -> list[ListedModel]:
+    """Return the models of the catalog and of servers, sorted.
+
+    `configured` are the providers with a key, `served` the models that servers on this machine run.
+    """
+    catalogued = [_catalogued(info, configured, served) for info in catalog().models()]
     others = served - {model.id for model in catalogued}
     return sorted([*catalogued, *map(_uncatalogued, others)], key=lambda model: model.id)
-
-
-def catalog_models(
-    configured: AbstractSet[str], served: AbstractSet[str] = frozenset()
-) -> list[ListedModel]:
-    """Return the models of the catalog; `configured` are providers, `served` models in use."""
-    return [_catalogued(info, configured, served) for info in catalog().models()]
 
 
 def _configured_providers(keys: Keys) -> Iterator[str]:

@@ -20,6 +20,7 @@ from metis.canonical import (
 from metis.cli.text import count, style
 from metis.interchange.export import describe_block
 from metis.projection.loss import Loss
+from metis.wire.call import SIMULATED
 
 # The pricing version of what costs nothing: a model on this machine, or the simulator.
 FREE = "local"
@@ -109,7 +110,8 @@ def _render_result(result: ToolResultBlock) -> str:
 def _render_usage(usage: Usage) -> str:
     cached = f" ({usage.cached_input_tokens} from cache)" if usage.cached_input_tokens else ""
     price = f"${usage.cost_usd} at prices of {usage.pricing_version}"
-    cost = "free" if usage.pricing_version == FREE else price
+    free = {FREE: "free", SIMULATED: "simulated, free"}
+    cost = free.get(usage.pricing_version, price)
     tokens = f"{usage.prompt_tokens} in{cached} · {usage.output_tokens} out"
     return f"{tokens} · {cost} · {usage.latency_ms} ms"
 

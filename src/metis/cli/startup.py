@@ -11,7 +11,9 @@ from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 
+from metis.adapters.model import ModelFeatures
 from metis.canonical.errors import (
+    CatalogError,
     EventError,
     SettingsError,
     StoreError,
@@ -23,6 +25,7 @@ from metis.catalog.tables import catalog
 from metis.cli.default_model import LastModel, ModelChoice, ModelChooser, last_model_of
 from metis.cli.error_text import error_line
 from metis.cli.local_model import running_server
+from metis.cli.local_servers import stated_features
 from metis.cli.schemas import read_schema
 from metis.cli.stored_sessions import find_session
 from metis.events import Bus, subscribe_hooks
@@ -90,11 +93,80 @@ class StartedSession:
     library: Metis
     session: Session
     choice: ModelChoice
+    opener: "LibraryOpener"
+    chooser: ModelChooser
     loaded: LoadedSettings
     paths: UserPaths
     confirmation: ConfirmationRelay
     notice: str
     """What users should know before they begin, one line each; empty if there is nothing."""
+
+
+class LibraryOpener:
+    """Opens the library for a model, and opens it again for a model that needs another one.
+
+    A library simulates every provider or none, and knows the address of the small local model only
+    if that runs. One library is open at a time, so that no session is in memory twice.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - each is one part of the options
+        self,
+        url: str,
+        start: StartOptions,
+        loaded: LoadedSettings,
+        paths: UserPaths,
+        confirmation: ConfirmationRelay,
+        bus: Bus,
+    ) -> None:
+        self._url = url
+        self._start = start
+        self._loaded = loaded
+        self._paths = paths
+        self._confirmation = confirmation
+        self._bus = bus
+        self._stack = AsyncExitStack()
+        self.library: Metis | None = None
+        self.choice: ModelChoice | None = None
+        """The model for which the library is open."""
+
+    def fits(self, choice: ModelChoice) -> bool:
+        """Return whether the open library can be used for a model."""
+        current = self.choice
+        if current is None or choice.is_simulated != current.is_simulated:
+            return False
+        return current.is_local or not choice.is_local
+
+    async def open(self, choice: ModelChoice) -> Metis:
+        """Open a library for a model, and then close the one that is open."""
+        async with AsyncExitStack() as stack:
+            urls = await _base_urls(stack, self._loaded, choice, self._paths)
+            options = _options(
+                self._start, self._loaded, choice, self._paths, self._confirmation, self._bus, urls
+            )
+            library = await stack.enter_async_context(Metis(self._url, options))
+            await self.state_features(library, choice.model)
+            await self._stack.aclose()
+            self._stack = stack.pop_all()
+        self.library, self.choice = library, choice
+        return library
+
+    async def close(self) -> None:
+        """Close the library."""
+        await self._stack.aclose()
+
+    async def state_features(self, library: Metis, model: str) -> None:
+        """Tell the library what the settings, and else the server, state about a model."""
+        settings, models = self._loaded.settings, library.models
+        if not library.options.simulate:
+            features = await stated_features(model, settings.base_urls)
+            if features is not None:
+                models.set_features(model, features)
+        for name, has_tools in settings.model_tools.items():
+            try:
+                models.set_features(name, ModelFeatures(tools=has_tools))
+            except CatalogError as error:
+                place = self._loaded.origins[f"model_tools.{name}"].location
+                raise SettingsError(error_line(error), place=place) from None
 
 
 class _StoredState(Struct, frozen=True, kw_only=True):
@@ -133,9 +205,9 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
         else:
             bus = await stack.enter_async_context(_traced_bus(paths))
         subscribe_hooks(bus)
-        urls = await _base_urls(stack, loaded, choice, paths)
-        options = _options(start, loaded, choice, paths, confirmation, bus, urls)
-        library = await stack.enter_async_context(Metis(url, options))
+        opener = LibraryOpener(url, start, loaded, paths, confirmation, bus)
+        stack.push_async_callback(opener.close)
+        library = await opener.open(choice)
         session = await _open_session(library, start, choice, stored, loaded)
         if start.thinking is not None and thinking != session.reasoning:
             await session.set_reasoning(thinking)
@@ -143,6 +215,8 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
             library=library,
             session=session,
             choice=choice,
+            opener=opener,
+            chooser=chooser,
             loaded=loaded,
             paths=paths,
             confirmation=confirmation,
@@ -150,7 +224,7 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
         )
         # Opening the chat and leaving at once must not fill the list of sessions.
         if stored.record is None:
-            await delete_if_empty(library, session)
+            await delete_if_empty(opener.library or library, session.id)
 
 
 async def _stored_state(url: str, start: StartOptions) -> _StoredState:
@@ -261,6 +335,7 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         tools=_tools(settings) if tools_enabled(loaded, choice) else None,
         confirmation=Confirmation(confirmation, rules=rules),
         simulate=choice.is_simulated,
+        allow_unsupported=True,
         free=choice.is_simulated,
         compact_with=settings.compact_with,
     )
@@ -315,8 +390,9 @@ async def _open_session(
     return session
 
 
-async def delete_if_empty(library: Metis, session: Session) -> None:
+async def delete_if_empty(library: Metis, session_id: str) -> None:
     """Delete a session from the store if it has no message but instructions."""
-    if all(message.role in (Role.SYSTEM, Role.DEVELOPER) for message in session.messages):
+    newest = await library.store.messages(session_id, newest=1)
+    if all(message.role in (Role.SYSTEM, Role.DEVELOPER) for message in newest):
         with suppress(UnknownSessionError):  # it was deleted already
-            await library.store.delete(session.id)
+            await library.store.delete(session_id)

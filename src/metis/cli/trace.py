@@ -30,6 +30,7 @@ from metis.store.entries import (
     RewindEntry,
     SwapEntry,
 )
+from metis.wire.call import SIMULATED
 
 _COLOURS = {"user": "green", "answer": "cyan", "call": "yellow", "failed": "red", "error": "red"}
 # The width of the clock, the kind of a step, and the gaps behind them.
@@ -137,7 +138,7 @@ def _facts(message: Message) -> tuple[str, ...]:
         facts += [
             f"{usage.prompt_tokens} in",
             f"{usage.output_tokens} out",
-            format_usd(usage.cost_usd),
+            SIMULATED if usage.pricing_version == SIMULATED else format_usd(usage.cost_usd),
             f"{usage.latency_ms} ms",
         ]
     return tuple(facts)

@@ -20,6 +20,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.interchange.conversion import make_loss
 from metis.projection.loss import Change, Loss
 from metis.store import SessionRecord
+from metis.wire.call import SIMULATED
 
 _MAX_LOCATION = 60
 
@@ -64,6 +65,13 @@ class ExportLosses:
         self.losses.append(
             make_loss(message, self._form, str(block.type), path, reason, change=change)
         )
+
+
+def model_label(message: Message) -> str:
+    """Return the model of a message, with a mark if the simulator answered in its place."""
+    metadata = message.metadata
+    is_simulated = metadata.usage is not None and metadata.usage.pricing_version == SIMULATED
+    return f"{metadata.model}, simulated" if is_simulated else metadata.model or ""
 
 
 def describe_block(block: ContentBlock) -> str:

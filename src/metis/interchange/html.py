@@ -24,7 +24,13 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.message import Message, Role
-from metis.interchange.export import Conversation, ExportedFile, ExportLosses, describe_block
+from metis.interchange.export import (
+    Conversation,
+    ExportedFile,
+    ExportLosses,
+    describe_block,
+    model_label,
+)
 from metis.projection.loss import Change
 from metis.store.queries import title_of
 
@@ -99,17 +105,18 @@ def _title(conversation: Conversation) -> str:
 def _summary(conversation: Conversation) -> str:
     """Return a line with the date, the models, the cost and the id of the session."""
     used = [message.metadata for message in conversation.messages if message.metadata.model]
-    models = dict.fromkeys(metadata.model or "" for metadata in used)
+    models = dict.fromkeys(map(model_label, conversation.messages))
     cost_usd = sum((metadata.usage.cost_usd for metadata in used if metadata.usage), Decimal(0))
     created = conversation.session.created_at.strftime("%Y-%m-%d %H:%M UTC")
     cost = f"${cost_usd.normalize():f}"
-    text = " · ".join([created, *models, cost, conversation.session.id])
+    text = " · ".join([created, *filter(None, models), cost, conversation.session.id])
     return f'<p class="about">{escape(text)}</p>\n'
 
 
 def _article(message: Message, losses: ExportLosses) -> Iterator[str]:
     role = escape(str(message.role), quote=True)
-    model = f" · {escape(message.metadata.model)}" if message.metadata.model else ""
+    label = model_label(message)
+    model = f" · {escape(label)}" if label else ""
     yield f'<article class="{role}">\n<header>{role}{model}</header>\n'
     inner = "".join(
         _block(message, index, block, losses) for index, block in enumerate(message.content)

@@ -21,6 +21,7 @@ from metis.interchange.export import (
     ExportLosses,
     Writer,
     describe_block,
+    model_label,
 )
 from metis.interchange.html import write_html
 from metis.interchange.training_data import write_finetune, write_sharegpt
@@ -51,7 +52,7 @@ def write_markdown(conversation: Conversation) -> ExportedFile:
 
 def _heading(message: Message) -> str:
     title = _TITLES.get(message.role, str(message.role))
-    model = message.metadata.model
+    model = model_label(message)
     return f"## {title} ({model})" if model else f"## {title}"
 
 

@@ -58,6 +58,7 @@ class TurnFacts(Struct, frozen=True, kw_only=True):
     reserved_output_tokens: int = 0
     """The tokens of the window that are reserved for the response."""
     has_images: bool = False
+    has_images_in_prompt: bool = False
     has_tool_calls_in_history: bool = False
     needs_tools: bool = False
     needs_system_prompt: bool = False

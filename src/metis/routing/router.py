@@ -56,6 +56,8 @@ class Validator(Struct, frozen=True, kw_only=True):
     """The providers that can be called: they have a key, or need none."""
     outage: Callable[[str], Outage | None]
     missing_key: Callable[[str], str]
+    allow_unsupported: bool = False
+    """Whether tools may be left out, and images of the history may become notes."""
 
     def check(self, model: str, turn: TurnFacts) -> Failure | None:
         """Return the first reason against a model, or None if it can take the turn."""
@@ -71,7 +73,8 @@ class Validator(Struct, frozen=True, kw_only=True):
         if outage is not None:
             yield Failure(Reason.PROVIDER_UNAVAILABLE, str(outage))
         capabilities = self.catalog.entries[model].capabilities
-        if turn.has_images and not capabilities.supports_images:
+        has_images = turn.has_images_in_prompt if self.allow_unsupported else turn.has_images
+        if has_images and not capabilities.supports_images:
             yield Failure(Reason.NO_VISION_SUPPORT, "it does not support images")
         minimum = turn.minimum_tokens
         tokens = turn.estimated_input_tokens if minimum is None else minimum
@@ -80,7 +83,8 @@ class Validator(Struct, frozen=True, kw_only=True):
             window = capabilities.max_context_tokens
             text = f"about {needed} tokens do not fit into its context window of {window}"
             yield Failure(Reason.EXCEEDS_CONTEXT_WINDOW, text)
-        if turn.needs_tools and not capabilities.supports_tools:
+        needs_tools = turn.needs_tools and not self.allow_unsupported
+        if needs_tools and not capabilities.supports_tools:
             yield Failure(Reason.NO_TOOL_SUPPORT, "it does not support tools")
         if turn.needs_system_prompt and not capabilities.supports_system_prompt:
             yield Failure(Reason.NO_SYSTEM_PROMPT_SUPPORT, "it does not support a system prompt")
@@ -321,10 +325,11 @@ class Router:
 
     `rules` is a policy, or a file that is read again when it changes; `configured` contains the
     providers that can be called, and may grow; `outage` is `Availability.outage`, if failures are
-    counted; `missing_key` says how to make a provider available.
+    counted; `missing_key` says how to make a provider available; with `allow_unsupported`, a model
+    without tools or images can take a turn with tools, or with images in earlier messages.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, all by name
         self,
         catalog: Catalog,
         *,
@@ -332,12 +337,14 @@ class Router:
         rules: RulesFile | Policy,
         outage: Callable[[str], Outage | None] = _no_outage,
         missing_key: Callable[[str], str] = _not_configured,
+        allow_unsupported: bool = False,
     ) -> None:
         self._catalog = catalog
         self._configured = configured
         self._rules = rules
         self._outage = outage
         self._missing_key = missing_key
+        self._allow_unsupported = allow_unsupported
         windows = (entry.capabilities.max_context_tokens for entry in catalog.entries.values())
         self.smallest_window = min(windows, default=0)
         """The smallest context window of all models, in tokens."""
@@ -376,6 +383,7 @@ class Router:
             configured=self._configured,
             outage=self._outage,
             missing_key=self._missing_key,
+            allow_unsupported=self._allow_unsupported,
         )
 
     def _read_rules(self) -> Rules:

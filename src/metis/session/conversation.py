@@ -30,7 +30,7 @@ from metis.store.entries import (
     entry_of,
 )
 from metis.store.threads import Threads
-from metis.wire.call import UNPRICED
+from metis.wire.call import SIMULATED, UNPRICED
 from metis.wire.original_form import with_tool_ids
 from metis.wire.reasoning import Reasoning
 
@@ -44,6 +44,8 @@ BUDGET_KIND = "session.budget"
 """The spending limit of the session."""
 REASONING_KIND = "session.reasoning"
 """The reasoning option of the session."""
+TOOLS_KIND = "session.tools"
+"""The kind of the sidecar entry that switches tools on or off."""
 CHECKPOINT_KIND = "session.checkpoint_name"
 """The kind of the sidecar entry that names a checkpoint."""
 USAGE_KIND = "session.usage"
@@ -147,6 +149,8 @@ class SessionCost(Struct, frozen=True):
     """Models without a price: their calls are not in the total."""
     used: dict[str, ModelUse] = {}
     """What was used of each model, by turns that were taken back, too."""
+    simulated_models: tuple[str, ...] = ()
+    """Models in whose place the simulator answered, at no cost."""
 
 
 class Conversation:
@@ -170,6 +174,8 @@ class Conversation:
         """The message at each checkpoint; None is before the first message."""
         self.checkpoint_names: dict[str, int] = {}
         """The number of each checkpoint that has a name."""
+        self.has_tools = True
+        """Whether the session offers its tools."""
         self.workers_usd = Decimal(0)
         """What workers have cost; they are sessions of their own."""
         self._limit_usd: Decimal | UnsetType | None = UNSET
@@ -183,6 +189,7 @@ class Conversation:
         self._costs: dict[str, Decimal] = {}
         self._used: dict[str, ModelUse] = {}
         self._unpriced: set[str] = set()
+        self._simulated: set[str] = set()
         # Numbers of entries, to tell whether a pin or a pointer came later.
         self._entry_count = 0
         self._newest_seq = 0
@@ -256,7 +263,8 @@ class Conversation:
         """Return what all calls of the session have cost."""
         total = sum(self._costs.values(), Decimal(0))
         unpriced = tuple(sorted(self._unpriced))
-        return SessionCost(total, dict(self._costs), unpriced, dict(self._used))
+        simulated = tuple(sorted(self._simulated))
+        return SessionCost(total, dict(self._costs), unpriced, dict(self._used), simulated)
 
     def with_unique_call_ids(self, message: Message) -> Message:
         """Return the message with new ids for the tool calls whose ids are in use already.
@@ -373,6 +381,8 @@ class Conversation:
             self._limit_usd = None if limit is None else Decimal(limit)
         elif kind == REASONING_KIND:
             self.reasoning = msgspec.convert(data["reasoning"], Reasoning | None)
+        elif kind == TOOLS_KIND:
+            self.has_tools = data["enabled"]
         elif kind == CHECKPOINT_KIND:
             self.checkpoint_names[data["name"]] = data["number"]
 
@@ -396,6 +406,8 @@ class Conversation:
     def _add_usage(self, model: str, usage: Usage) -> None:
         if usage.pricing_version == UNPRICED:
             self._unpriced.add(model)
+        elif usage.pricing_version == SIMULATED:
+            self._simulated.add(model)
         self._costs[model] = self._costs.get(model, Decimal(0)) + usage.cost_usd
         self._used[model] = self._used.get(model, ModelUse()).with_call(usage)
 

@@ -168,6 +168,7 @@ class Metis:
             accounts=options.accounts,
             keys=keys,
             free=options.free,
+            simulated=options.simulate,
             redact_ids=options.redact_ids,
         )
         if options.workspace is not None:
@@ -187,6 +188,7 @@ class Metis:
                 rules=self._rules(models),
                 outage=availability.outage,
                 missing_key=missing_key,
+                allow_unsupported=options.allow_unsupported,
             ),
             outages=OutageTracker(availability, utc_now),
             spending=SpendTracker(store, now=utc_now),
@@ -284,7 +286,10 @@ class Metis:
     def _open_session(self, conversation: Conversation, prompt: SystemPrompt) -> Session:
         setup = self._opened()
         setup = replace(setup, models=setup.models.for_session(), skills=prompt.skills)
-        setup = replace(setup, toolbox=self._session_tools(setup, conversation, prompt))
+        toolbox = self._session_tools(setup, conversation, prompt)
+        if toolbox is not None:
+            toolbox.is_enabled = conversation.has_tools
+        setup = replace(setup, toolbox=toolbox)
         session = Session(setup, conversation, reopen=self.resume)
         self._sessions[session.id] = session
         return session

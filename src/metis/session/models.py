@@ -9,10 +9,11 @@ from decimal import Decimal
 from urllib.parse import urlsplit
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from metis import adapters
 from metis.adapters.adapter import Adapter
+from metis.adapters.model import ModelFeatures, wire_model_name
 from metis.adapters.profile import Profile
 from metis.canonical.errors import CatalogError, InvalidValueError, UnknownModelError
 from metis.canonical.message import Message
@@ -22,7 +23,7 @@ from metis.catalog.cost import price
 from metis.catalog.models import AdapterCapabilities, Catalog, ModelId, ModelInfo, is_model_id
 from metis.catalog.tables import catalog as shipped_catalog
 from metis.transport import Keys
-from metis.wire.call import UNPRICED
+from metis.wire.call import SIMULATED, UNPRICED
 
 log = logging.getLogger("metis.session")
 
@@ -65,6 +66,7 @@ class Models:
         keys: Keys | None = None,
         catalog: Catalog | None = None,
         free: bool = False,
+        simulated: bool = False,
         redact_ids: bool = False,
     ) -> None:
         shipped = catalog or shipped_catalog()
@@ -72,10 +74,15 @@ class Models:
         self._accounts = dict(accounts or {})
         self._keys = keys or Keys()
         self._free = free
+        self._free_pricing = SIMULATED if simulated else LOCAL_PRICING
         self._redact_ids = redact_ids
         self._adapters: dict[str, Adapter] = {}
         self._resolved: dict[str, ResolvedModel] = {}
         self._logged_unpriced: set[str] = set()
+        # Both are shared by the models of all sessions, which look up again what has changed.
+        self._features: dict[str, ModelFeatures] = {}
+        self._revision = [0]
+        self._seen_revision = 0
         self._entries = dict(shipped.entries)
         self.catalog = Catalog(entries=self._entries, aliases=shipped.aliases)
         """The catalogued models, and those that `resolve` added."""
@@ -109,8 +116,21 @@ class Models:
         )
         return name
 
+    def set_features(self, name: str, features: ModelFeatures) -> None:
+        """State what a model can do, as its server or the user says; it holds from now on."""
+        model_id = self.resolve(name)
+        before = self._features.get(model_id, ModelFeatures())
+        stated = {key: value for key, value in asdict(features).items() if value is not None}
+        self._features[model_id] = merged = replace(before, **stated)
+        entry = self._entries[model_id]
+        self._entries[model_id] = replace(entry, capabilities=merged.applied(entry.capabilities))
+        self._revision[0] += 1
+
     def get(self, name: str) -> ResolvedModel:
         """Return a model by any name that `resolve` takes, with its adapter and capabilities."""
+        if self._seen_revision != self._revision[0]:
+            self._adapters, self._resolved = {}, {}
+            self._seen_revision = self._revision[0]
         # Looked up by id on every turn: resolving, naming and capabilities would cost more than
         # everything else that a session does before the request is encoded.
         resolved = self._resolved.get(name)
@@ -140,7 +160,7 @@ class Models:
     def price(self, usage: Usage, model: ResolvedModel, at: datetime) -> Usage:
         """Return the usage with its cost; a model without a price is logged once."""
         if self._free:
-            return replace(usage, cost_usd=Decimal(0), pricing_version=LOCAL_PRICING)
+            return replace(usage, cost_usd=Decimal(0), pricing_version=self._free_pricing)
         try:
             return price(usage, model.price_id, at)
         except (CatalogError, InvalidValueError):
@@ -157,7 +177,12 @@ class Models:
             profile = adapters.profile_of(provider).with_address(
                 self._base_urls.get(provider), self._accounts.get(provider)
             )
-            adapter = Adapter(replace(profile, redact_ids=self._redact_ids))
+            features = {
+                wire_model_name(model, profile): stated
+                for model, stated in self._features.items()
+                if ModelId.parse(model).provider == provider
+            }
+            adapter = Adapter(replace(profile, redact_ids=self._redact_ids), features)
             self._adapters[provider] = adapter
         return adapter
 

@@ -88,6 +88,11 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     """Whether models get hashes instead of our tool call ids."""
     simulate: bool = False
     """Whether a simulator on this machine answers for every provider."""
+    allow_unsupported: bool = False
+    """Whether a model may answer that has no tools, or does not accept images of the history.
+
+    Tools are then left out and images become notes, each with a loss. Otherwise such a model is
+    refused."""
     free: bool = False
     """Whether calls cost nothing, whatever the price of the model."""
     compact_at: float | None = COMPACT_AT

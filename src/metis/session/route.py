@@ -24,7 +24,7 @@ from metis.events.turn_events import RouteConstraintFailed, SessionModelChanged
 from metis.projection.loss import Change, Loss
 from metis.routing import ChainEntry, Decision, Reason, TurnFacts
 from metis.routing.router import route_decided
-from metis.session.conversation import UNPIN_KIND, HistoryFacts
+from metis.session.conversation import UNPIN_KIND, HistoryFacts, contains_image
 from metis.session.events import Routed
 from metis.session.models import ResolvedModel
 from metis.session.options import Setup, request_options, sticky_model, supports_thread_options
@@ -59,6 +59,7 @@ class TurnRouter:
             tier=setup.tier,
             workspace_path=setup.workspace_path,
             skills_matching_message=matching_skills(setup.skills, text) if setup.skills else (),
+            has_images_in_prompt=any(map(contains_image, prompt.content)),
             **self._size(self._likely_model(override or sticky)),
         )
 

@@ -29,6 +29,7 @@ from metis.session.context_window import ContextFitter
 from metis.session.conversation import (
     BUDGET_KIND,
     REASONING_KIND,
+    TOOLS_KIND,
     Conversation,
     SessionCost,
     run_to_completion,
@@ -422,6 +423,18 @@ class Session(SessionView):
         """Set the reasoning option from the next turn on; it is stored."""
         data = None if reasoning is None else msgspec.to_builtins(reasoning)
         await self._conversation.note(REASONING_KIND, {"reasoning": data})
+
+    async def enable_tools(self, *, enabled: bool) -> None:
+        """Offer the tools to models from the next turn on, or none of them; it is stored.
+
+        Raises:
+            InvalidValueError: the session has no tools to offer.
+        """
+        toolbox = self._setup.toolbox
+        if toolbox is None:
+            raise InvalidValueError("this session was started without tools", path="$.enabled")
+        await self._conversation.note(TOOLS_KIND, {"enabled": enabled})
+        toolbox.is_enabled = enabled
 
     # History
 

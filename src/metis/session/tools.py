@@ -88,11 +88,13 @@ class SessionTools:
         self._servers = servers
         self._offered: tuple[str, ...] = ()
         self._workspace = workspace
+        self.is_enabled = True
+        """Whether models get any tools."""
 
     @property
     def tools(self) -> Sequence[ToolDefinition]:
         """The definitions that models get."""
-        return tuple(self._registry.tools.values())
+        return tuple(self._registry.tools.values()) if self.is_enabled else ()
 
     async def offer(self, servers: Sequence[str]) -> None:
         """Offer the tools of these servers, and of no others, beside the session's own.

@@ -8,6 +8,7 @@ what arrived of a response is stored, and every tool call has a result.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from metis.adapters.model import ModelFeatures
 from metis.canonical.blocks import Block, ContentBlock, TextBlock
 from metis.canonical.errors import (
     AuthenticationError,
@@ -44,6 +46,12 @@ from metis.session.route import ModelChoice, TurnRouter
 from metis.session.state import TurnContext
 from metis.store.threads import merge_options
 
+# Ollama and others list models that reject every request with tools.
+_NO_TOOLS = re.compile(
+    r"(?:does not|doesn't) support (?:tools|tool use|function)|tool use is not supported"
+    r"|tools? (?:is|are) not supported|no endpoints found that support tool use",
+    re.IGNORECASE,
+)
 _FALLBACK_ERRORS = (RateLimitError, ServerError, NetworkError, AuthenticationError)
 
 
@@ -180,11 +188,18 @@ class Turn:
                 if is_repaired or self._caller.has_shown or not self._repair(choice[0], error):
                     raise
                 is_repaired = True
+                choice = self._setup.models.get(choice[0].id), choice[1]
             except _FALLBACK_ERRORS as error:
                 choice = self._router.fall_back(choice[0], error, tried)
 
     def _repair(self, model: ResolvedModel, error: ProviderError) -> bool:
-        """Repair the history if the error asks for it; return whether it was changed."""
+        """Repair the request if the error asks for it; return whether it was changed."""
+        if model.capabilities.supports_tools and _NO_TOOLS.search(error.text) and self._setup.tools:
+            if not self._setup.options.allow_unsupported:
+                return False
+            # The adapter leaves the tools out from now on, and reports each as a loss.
+            self._setup.models.set_features(model.id, ModelFeatures(tools=False))
+            return True
         repair = self._context.state.repairs.add_for_error(
             model, error, self._context.conversation.messages
         )

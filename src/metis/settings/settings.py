@@ -121,6 +121,12 @@ _ROWS = (
         example='"http://127.0.0.1:8080"',
     ),
     Setting(
+        name="model_tools.*",
+        kind=bool,
+        description="Whether a model gets tools, by model; asked of the server if not set.",
+        example="false",
+    ),
+    Setting(
         name="fallbacks.*",
         kind=tuple[str, ...],
         description='The models to fall back to, by the model that is down; "*" is any.',
@@ -228,6 +234,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     compact_with: str | None = None
     budget: Budget = Budget()
     base_urls: Mapping[str, str] = {}
+    model_tools: Mapping[str, bool] = {}
     fallbacks: Mapping[str, tuple[str, ...]] = {}
 
 
@@ -386,6 +393,7 @@ def _settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Setti
         **plain,
         budget=_budget(_table(values, "budget"), origins),
         base_urls=_table(values, "base_urls"),
+        model_tools=_table(values, "model_tools"),
         fallbacks=_table(values, "fallbacks"),
     )
 

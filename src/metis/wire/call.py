@@ -21,6 +21,9 @@ from metis.wire.reasoning import Reasoning
 UNPRICED = "unpriced"
 """The pricing version of a usage whose cost nobody has computed yet."""
 
+SIMULATED = "simulated"
+"""The pricing version of usage of the simulator, which answered in place of a model."""
+
 
 def _now() -> datetime:
     return datetime.now(UTC)

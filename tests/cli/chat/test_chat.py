@@ -69,15 +69,6 @@ def test_another_model_takes_over_and_gives_back(chat: Terminal) -> None:
     chat.wait_for("Switched to anthropic:claude-sonnet-4-6.")
 
 
-def test_a_model_that_cannot_take_the_history_is_refused(chat: Terminal, tmp_path: Path) -> None:
-    (tmp_path / "work" / "dot.png").write_bytes(PNG)
-    send_and_wait(chat, "what is this @dot.png", "image")
-    chat.send("/model deepseek")
-    text = chat.wait_for("Active model unchanged.")
-    assert "Cannot swap to deepseek:deepseek-v4-pro: session contains images" in text
-    chat.wait_for("anthropic:claude-sonnet-4-6 (your choice)")
-
-
 def test_a_call_runs_once_it_is_allowed(chat: Terminal, tmp_path: Path) -> None:
     chat.send("create the file a.txt")
     text = chat.wait_for("[y] yes  [s] always in this session")

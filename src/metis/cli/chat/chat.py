@@ -45,7 +45,7 @@ class Chat:
 
     def __init__(self, started: StartedSession) -> None:
         self._screen = screen = Screen()
-        self._state = state = ChatState(started.library, started.session, screen)
+        self._state = state = ChatState(started, screen)
         started.confirmation.handler = ConfirmationDialog(
             screen, state.keyboard, state.display.paused, state.display.stop
         )

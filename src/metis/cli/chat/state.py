@@ -12,10 +12,11 @@ from metis.cli.chat.keyboard import keyboard_of
 from metis.cli.chat.screen import Screen, is_cancelling
 from metis.cli.chat.turn_parts import LossKey
 from metis.cli.chat.turn_view import STOPPED, TurnDisplay, TurnView
+from metis.cli.default_model import ModelChoice
 from metis.cli.error_text import chat_error_text
-from metis.cli.startup import delete_if_empty
+from metis.cli.startup import StartedSession, delete_if_empty
 from metis.cli.text import cell_width, format_usd, one_line, short_count
-from metis.session import Metis, Session, TurnEvent, WindowUse
+from metis.session import Session, TurnEvent, WindowUse
 from metis.session.history import PastTurn
 from metis.settings.settings import format_thinking
 
@@ -65,8 +66,11 @@ def has_failed(turn: PastTurn) -> bool:
 class ChatState:
     """A session on a screen; commands may switch to another session."""
 
-    def __init__(self, library: Metis, session: Session, screen: Screen) -> None:
-        self.library = library
+    def __init__(self, started: StartedSession, screen: Screen) -> None:
+        self.library = started.library
+        self.opener = started.opener
+        self.chooser = started.chooser
+        self.loaded = started.loaded
         self.screen = screen
         self.keyboard = keyboard_of(screen)
         self.display = TurnDisplay(screen)
@@ -79,7 +83,7 @@ class ChatState:
         """How full the context window of the next model is."""
         self.decision: RoutingDecisionRecord | None = None
         """Which model answered last, and why."""
-        self._session = session
+        self._session = started.session
         self._turn_usd = Decimal(0)
         self._started_here: set[str] = set()
         self.refresh()
@@ -108,10 +112,16 @@ class ChatState:
         self._turn_usd = Decimal(0)
         self.refresh()
 
+    async def use_library(self, choice: ModelChoice) -> None:
+        """Open the library that a model needs, and continue the session in it."""
+        self.library = await self.opener.open(choice)
+        self._session = await self.library.resume(self._session.id)
+        self.refresh()
+
     async def discard_if_empty(self) -> None:
         """Delete the current session if it was started in this chat and is empty."""
         if self._session.id in self._started_here:
-            await delete_if_empty(self.library, self._session)
+            await delete_if_empty(self.library, self._session.id)
 
     def refresh(self) -> None:
         """Look up the next model, the last decision, and how full the window is."""
@@ -158,8 +168,9 @@ class ChatState:
         reason, cost = self._reason(window.model), self._session.cost()
         reasoning = self._session.reasoning
         unpriced = " + unpriced" if cost.unpriced_models else ""
+        model = f"{window.model} [simulated]" if self.library.options.simulate else window.model
         parts = [
-            f"{window.model} ({reason})" if reason else window.model,
+            f"{model} ({reason})" if reason else model,
             window_share(window.tokens, window.window_tokens),
             f"{format_usd(cost.total_usd)} session{unpriced}",
             "" if reasoning is None else f"thinking {format_thinking(reasoning)}",

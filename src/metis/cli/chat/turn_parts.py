@@ -18,6 +18,9 @@ from metis.projection.loss import Change, Loss
 PROMPT_MARK = "› "  # noqa: RUF001 - calmer than a greater-than sign
 # The path of the reasoning option, whose loss is shown but does not need a confirmation.
 REASONING_PATH = "$.reasoning"
+TOOLS_PATH = "$.tools"
+# In the reason of the loss of each tool if a model supports none.
+NO_TOOLS_TEXT = "does not support tools"
 MAX_LOSS_KINDS = 12
 MAX_RESULT_LINES = 4
 # How much of a line of thinking is drawn at once.
@@ -227,9 +230,19 @@ def loss_key(loss: Loss) -> LossKey:
     return loss.adapter, loss.block_type, str(loss.change), loss.reason
 
 
+def is_unsupported_tool(loss: Loss) -> bool:
+    """Return whether a tool is left out because the model supports none."""
+    return loss.path == TOOLS_PATH and NO_TOOLS_TEXT in loss.reason
+
+
 def loss_rows(losses: Iterable[Loss], width: int, max_kinds: int = MAX_LOSS_KINDS) -> list[Text]:
     """Return one row for each kind of loss, with its number and reason."""
-    kinds = Counter((loss.block_type, loss.reason) for loss in losses)
+    kinds = Counter(
+        ("tool", loss.reason.partition(":")[0])
+        if is_unsupported_tool(loss)
+        else (loss.block_type, loss.reason)
+        for loss in losses
+    )
     rows: list[Text] = []
     for (block_type, reason), number in kinds.most_common(max_kinds):
         name = count(number, _KIND_NAMES.get(block_type, block_type))

@@ -16,12 +16,14 @@ from metis.canonical.message import Message, Role
 from metis.cli.chat.rows import wrap
 from metis.cli.chat.screen import Screen, signal_handlers
 from metis.cli.chat.turn_parts import (
+    NO_TOOLS_TEXT,
     CollapsedThinking,
     LossKey,
     RowStream,
     ThinkingStream,
     call_rows,
     is_noticeable,
+    is_unsupported_tool,
     loss_key,
     loss_rows,
     new_markdown_stream,
@@ -143,6 +145,9 @@ class TurnView:
             for loss in event.losses
             if loss_key(loss) not in self._reported_losses and is_noticeable(loss)
         ]
+        if any(map(is_unsupported_tool, losses)):
+            self._add_notice(f"{event.model} {NO_TOOLS_TEXT}; continuing without them")
+            losses = [loss for loss in losses if not is_unsupported_tool(loss)]
         if losses:
             heading = Text(f"Not sent to {event.model} unchanged:", "yellow")
             rows = loss_rows(losses, self._screen.width, _MAX_LOSS_KINDS)

@@ -187,7 +187,7 @@ def _expand(name: str) -> Path:
 
 COMMANDS = (
     Command("retry", "[MODEL]", "ask the last question again, or another model", retry, "model"),
-    Command("rewind", "[TURN|#BOOKMARK]", "go back to before a turn", rewind),
+    Command("rewind", "[TURN|BOOKMARK]", "go back to before a turn, or to a bookmark", rewind),
     Command("bookmark", "[NAME]", "mark this point, or list marks", bookmark),
     Command("compact", "[MODEL]", "summarise old messages to free space", compact, "model"),
     Command(

@@ -3,6 +3,7 @@
 from rich.text import Text
 
 from metis import adapters
+from metis.canonical.errors import AuthenticationError
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.keyboard import ask_yes_no
 from metis.cli.chat.rows import table_rows, wrap
@@ -10,11 +11,14 @@ from metis.cli.chat.state import YOUR_CHOICE, ChatState, routing_reason, window_
 from metis.cli.chat.turn_parts import (
     REASONING_PATH,
     is_noticeable,
+    is_unsupported_tool,
     loss_key,
     loss_rows,
     reformatted_line,
 )
-from metis.cli.models import COLUMNS, LEGEND, ModelFilter, catalog_models
+from metis.cli.default_model import LOCAL, SIMULATOR, ModelChoice
+from metis.cli.local_servers import SERVER_NAMES, running_servers
+from metis.cli.models import COLUMNS, LEGEND, ModelFilter, all_models
 from metis.cli.text import short_count
 from metis.projection.loss import Loss
 from metis.session import Preview
@@ -32,41 +36,69 @@ async def choose(state: ChatState, name: str) -> None:
         state.previous_model = previous
         state.refresh()
         state.screen.print("The routing rules choose the model from now on.", "dim")
+    elif name == "-":
+        await _choose_named(state, state.previous_model or state.model or "")
     else:
-        await _swap(state, _resolve(state, name))
+        await _choose_named(state, name)
 
 
-def _resolve(state: ChatState, name: str) -> str:
-    """Return the model of a name: `-` is the previous one, a provider its default model."""
-    if name == "-":
-        return state.previous_model or state.model or ""
-    if name in adapters.names():
-        return f"{name}:{adapters.profile_of(name).default_model}"
-    return name
+async def _choose_named(state: ChatState, name: str) -> None:
+    """Swap to the model of a name; another library is opened if the model needs one."""
+    choice = await _named(state, name)
+    if state.opener.fits(choice):
+        await state.opener.state_features(state.library, choice.model)
+        await _swap(state, choice.model)
+        return
+    before, previous = state.opener.choice, state.model
+    await state.use_library(choice)
+    if not await _swap(state, choice.model, previous) and before is not None:
+        await state.use_library(before)
 
 
-async def _swap(state: ChatState, name: str) -> None:
+async def _named(state: ChatState, name: str) -> ModelChoice:
+    """Return the model of a name; a simulated chat is left only if the user agrees: it is free."""
+    if name.partition(":")[0] in (SIMULATOR, LOCAL) or name in SERVER_NAMES:
+        return await state.chooser.named(name)
+    if not state.library.options.simulate:
+        if name in adapters.names():
+            name = f"{name}:{adapters.profile_of(name).default_model}"
+        return ModelChoice(model=state.library.models.resolve(name))
+    simulated = await state.chooser.named(f"{SIMULATOR}:{name}")
+    try:
+        real = await state.chooser.named(name)
+    except AuthenticationError:
+        return simulated
+    question = f"{real.model} can be used for real. Leave the simulator?"
+    return real if await ask_yes_no(state.keyboard, question) else simulated
+
+
+async def _swap(state: ChatState, name: str, previous: str | None = None) -> bool:
     """Show what the model would not receive, confirm if something is lost, and swap."""
     preview = state.session.preview_swap(name)
-    previous = state.model
+    previous = previous or state.model
     if preview.fits:
         _show_preview(state, preview)
         if _needs_confirmation(preview) and not await ask_yes_no(state.keyboard, "Switch?"):
             current = previous or "the model that the rules choose"
             state.screen.print(f"Cancelled; still using {current}.", "dim")
-            return
+            return False
     await state.session.swap(preview.model)
     # The first turn of the new model would otherwise repeat what was just shown.
     state.reported_losses |= {loss_key(loss) for loss in _losses(preview)}
     state.previous_model = previous
     state.refresh()
-    state.screen.print(f"Switched to {preview.model}.", "dim")
+    mark = " (simulated)" if state.library.options.simulate else ""
+    state.screen.print(f"Switched to {preview.model}{mark}.", "dim")
+    return True
 
 
 def _needs_confirmation(preview: Preview) -> bool:
     """Return whether the model would miss something that a person wrote or showed."""
     losses = (*preview.dropped, *preview.altered)
-    return any(is_noticeable(loss) and loss.path != REASONING_PATH for loss in losses)
+    return any(
+        is_noticeable(loss) and loss.path != REASONING_PATH and not is_unsupported_tool(loss)
+        for loss in losses
+    )
 
 
 def _losses(preview: Preview) -> tuple[Loss, ...]:
@@ -117,10 +149,16 @@ def _show_current(state: ChatState) -> None:
 async def list_models(state: ChatState, words: str) -> None:
     """List the models that can be used now, or all that match the words."""
     model_filter = ModelFilter(words=tuple(words.split()), is_configured=not words)
-    models = catalog_models(state.library.models.available_providers())
+    servers = await running_servers(state.loaded.settings.base_urls)
+    served = {model for server in servers for model in server.models}
+    # A local server needs no key; what it can run is what it lists.
+    providers = state.library.models.available_providers() - SERVER_NAMES.keys()
+    models = all_models(providers, served)
     matching = [model for model in models if model_filter.matches(model)]
     if not words:
-        matching = [model for model in matching if model.aliases] or matching
+        matching = [
+            model for model in matching if model.aliases or model.is_on_local_server
+        ] or matching
     if not matching:
         state.screen.print(f"No model matches {words!r}; /models lists those you can use.")
         return

@@ -9,7 +9,7 @@ from metis.cli.chat.commands.command import Command
 from metis.cli.chat.rows import GAP, column_rows
 from metis.cli.chat.state import ChatState
 from metis.cli.chat.turn_parts import show_last_turns
-from metis.cli.default_model import LastModel, last_model_of
+from metis.cli.default_model import last_model_of
 from metis.cli.stored_sessions import (
     COLUMNS,
     RIGHT_ALIGNED,
@@ -65,18 +65,12 @@ async def resume(state: ChatState, name: str) -> None:
     # The library of a chat either simulates every provider or none.
     last_model = last_model_of(record.active_model, newest)
     if last_model is not None and last_model.is_simulated != state.library.options.simulate:
-        state.screen.print(_other_program(last_model, record.id), "yellow")
-        return
+        choice = state.chooser.continued(last_model)
+        await state.discard_if_empty()
+        state.library = await state.opener.open(choice)
+        state.screen.print(choice.notice or f"This conversation uses {choice.model}.", "dim")
     await state.switch_to(await state.library.resume(record.id))
     show_last_turns(state.session.messages, state.screen)
-
-
-def _other_program(last_model: LastModel, session_id: str) -> str:
-    """Return why a session cannot be resumed here: the simulator is on or off for a whole chat."""
-    model = "the simulator" if last_model.is_simulated else last_model.model
-    current = "real models" if last_model.is_simulated else "the simulator"
-    command = f"leave, and run `metis -s {session_id[-SHORT_ID:]}`"
-    return f"That conversation was held with {model}, and this chat uses {current}: {command}."
 
 
 async def new(state: ChatState, model: str) -> None:

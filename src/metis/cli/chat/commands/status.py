@@ -27,6 +27,7 @@ _SLOT_NAMES = {
     ChainPolicy.GLOBAL_DEFAULT: "default model",
 }
 _COST_COLUMNS = ("model", "calls", "in", "cached", "out", "cost")
+TOOL_SWITCHES = ("on", "off")
 _RULE_NAMES = {Rule.AUTO: "runs", Rule.ASK: "asks", Rule.DENY: "denied"}
 
 
@@ -75,6 +76,7 @@ async def show_cost(state: ChatState, _: str) -> None:
     cells = [[Text(name, "bold") for name in _COST_COLUMNS]]
     for model, amount in cost.by_model.items():
         price = "no price known" if model in cost.unpriced_models else format_usd(amount)
+        price = "simulated" if model in cost.simulated_models and not amount else price
         numbers = map(short_count, astuple(cost.used[model]))
         cells.append([Text(cell) for cell in (model, *numbers, price)])
     if len(cells) == 1:
@@ -111,12 +113,26 @@ def _parse_limit(text: str) -> Decimal | None:
     return amount
 
 
-async def list_tools(state: ChatState, _: str) -> None:
-    """List the tools, and whether they run without confirmation."""
+async def list_tools(state: ChatState, argument: str) -> None:
+    """List the tools that the model gets and whether they ask first, or switch all on or off."""
+    if argument in TOOL_SWITCHES:
+        if state.library.options.registry is None:
+            text = "This chat was started without tools; leave, and run `metis -c --tools`."
+            state.screen.print(text)
+            return
+        await state.session.enable_tools(enabled=argument == "on")
+        state.refresh()
+        state.screen.print(f"Tools: {argument}.", "dim")
+        return
+    if argument:
+        raise InvalidValueError(f"/tools takes on or off, not {argument!r}")
     confirmation, tools = state.library.options.confirmation, state.session.tools
     if not tools:
         state.screen.print("This conversation has no tools.", "dim")
         return
+    model = None if state.model is None else state.library.models.get(state.model)
+    if model is not None and not model.capabilities.supports_tools:
+        state.screen.print(f"{model.id} does not support tools and gets none of these:", "yellow")
     rows: list[tuple[str, str, str]] = []
     for tool in tools:
         rule = Rule.DENY if confirmation is None else confirmation.rule(tool)
@@ -129,5 +145,5 @@ COMMANDS = (
     Command("budget", "[USD|none]", "show or set the budget", show_budget),
     Command("why", "", "why this model answered", show_why),
     Command("context", "[MODEL]", "how full the context window is", show_context, "model"),
-    Command("tools", "", "list the tools", list_tools),
+    Command("tools", "[on|off]", "list the tools, or switch them on or off", list_tools),
 )
