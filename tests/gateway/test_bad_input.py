@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gateway.served import CHAT_CHUNKS, Served, Upstream, serve
+from gateway.served import CHAT_CHUNKS, Served, Upstream, reply_chat, serve
 from gateway.test_translate import CLIENTS
 from metis.canonical.errors import SettingsError
 from metis.gateway.config import (
@@ -108,6 +108,7 @@ async def test_slow_clients_and_header_floods_are_cut_off() -> None:
     assert b" 400 " in broken.split(b"\r\n")[0]
 
 
+@pytest.mark.row("GW-34")
 async def test_a_client_that_does_not_read_stops_the_provider() -> None:
     sent = 0
 
@@ -178,45 +179,80 @@ def test_keys_name_their_tenant_and_an_open_address_needs_one(tmp_path: Path) ->
         read_config(file, environment={})
 
 
+@pytest.mark.row("GW-38")
 @pytest.mark.slow
 async def test_a_process_drains_reloads_and_ends_cleanly(tmp_path: Path) -> None:
     """SIGHUP changes the routes without dropping a stream; SIGTERM lets the stream end."""
+    release = asyncio.Event()
+
+    async def gated(request: web.Request, body: bytes) -> web.StreamResponse:
+        if b'"stream"' not in body:
+            return await reply_chat(request, body)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(CHAT_CHUNKS[0])
+        await release.wait()
+        for chunk in CHAT_CHUNKS[1:]:
+            await response.write(chunk)
+        return response
+
+    upstream = Upstream(gated)
     config = tmp_path / "g.toml"
-    config.write_text('[routes]\n"a" = "openai:one"\n')
-    environment = {"PATH": os.environ["PATH"], "METIS_HOME": str(tmp_path)}
-    server = subprocess.Popen(  # noqa: ASYNC220, S603 - our own program, which starts at once
-        [
-            *(sys.executable, "-m", "metis", "serve", "--port", "0", "--store", "none"),
-            *("--config", str(config), "--workers", "2"),
-        ],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert server.stdout is not None
-        url = server.stdout.readline().split()[-1]
-        async with aiohttp.ClientSession() as client:
-            for _ in range(200):
-                with suppress(OSError):
-                    async with client.get(f"{url}/readyz") as response:
-                        if response.status == 200:
-                            break
-                await asyncio.sleep(0.1)
-            path, body = CLIENTS["chat"]
-            async with client.post(url + path, json={**body, "model": "a"}) as response:
-                assert response.headers["x-metis-model"] == "openai:one"
-            config.write_text('[routes]\n"a" = "openai:two"\n')
-            server.send_signal(signal.SIGHUP)
-            for _ in range(100):
+    async with serve(upstream):
+        provider = f'[providers.openai]\nbase_url = "{upstream.url}"\n'
+        config.write_text(f'[routes]\n"a" = "openai:one"\n{provider}')
+        environment = {"PATH": os.environ["PATH"], "METIS_HOME": str(tmp_path)}
+        server = subprocess.Popen(  # noqa: ASYNC220, S603 - our own program, which starts at once
+            [
+                *(sys.executable, "-m", "metis", "serve", "--port", "0", "--store", "none"),
+                *("--config", str(config), "--workers", "2"),
+            ],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert server.stdout is not None
+            url = await asyncio.to_thread(server.stdout.readline)
+            url = url.split()[-1]
+            async with aiohttp.ClientSession() as client:
+                await until_ready(client, url)
+                path, body = CLIENTS["chat"]
                 async with client.post(url + path, json={**body, "model": "a"}) as response:
-                    if response.headers["x-metis-model"] == "openai:two":
-                        break
-                await asyncio.sleep(0.05)
-            else:
-                raise AssertionError("the routes were not reloaded")
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
-    finally:
-        server.kill()
-        server.communicate()
+                    assert response.headers["x-metis-model"] == "openai:one"
+                streamed = {**body, "model": "a", "stream": True}
+                async with client.post(url + path, json=streamed) as response:
+                    received = await response.content.readany()
+                    config.write_text(f'[routes]\n"a" = "openai:two"\n{provider}')
+                    server.send_signal(signal.SIGHUP)
+                    await until_reloaded(client, url)
+                    server.send_signal(signal.SIGTERM)
+                    await asyncio.sleep(0.3)
+                    assert server.poll() is None
+                    release.set()
+                    received += await response.content.read()
+            assert received == b"".join(CHAT_CHUNKS).replace(b'"gpt-4o"', b'"a"')
+            assert await asyncio.to_thread(server.wait, 30) == 0
+        finally:
+            server.kill()
+            server.communicate()
+
+
+async def until_ready(client: aiohttp.ClientSession, url: str) -> None:
+    for _ in range(200):
+        with suppress(OSError):
+            async with client.get(f"{url}/readyz") as response:
+                if response.status == 200:
+                    return
+        await asyncio.sleep(0.1)
+    raise AssertionError("the gateway did not start")
+
+
+async def until_reloaded(client: aiohttp.ClientSession, url: str) -> None:
+    path, body = CLIENTS["chat"]
+    for _ in range(100):
+        async with client.post(url + path, json={**body, "model": "a"}) as response:
+            if response.headers["x-metis-model"] == "openai:two":
+                return
+        await asyncio.sleep(0.05)
+    raise AssertionError("the routes were not reloaded")

@@ -82,6 +82,7 @@ def reply_of(exchange: Exchange) -> tuple[bytes, str]:
     return body_of(exchange["response"]), "application/json"
 
 
+@pytest.mark.row("GW-36")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_requests_and_replies_pass_key_for_key(protocol: str) -> None:
     name, path = PROTOCOLS[protocol]
@@ -121,6 +122,7 @@ def is_accounted(block: ContentBlock, carried: set[str], lost_types: set[str]) -
     return is_carried(block, carried) or block.type in lost_types
 
 
+@pytest.mark.row("GW-09", "GW-36")
 @pytest.mark.parametrize("target", ANSWERS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_translated_requests_lose_nothing_silently(protocol: str, target: str) -> None:

@@ -488,6 +488,7 @@ async def test_without_a_store_records_are_looked_up_in_memory() -> None:
     assert record["usage"]["output_tokens"] == 20
 
 
+@pytest.mark.row("GW-34")
 async def test_an_overload_sheds_messages_before_records(store: Store) -> None:
     async with recording(store, max_queued=4) as recorder:
         client = Client(recorder)

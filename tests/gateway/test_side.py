@@ -24,6 +24,7 @@ def decode(body: bytes) -> Any:
     return msgspec.json.decode(body)
 
 
+@pytest.mark.row("GW-19")
 async def test_models_are_listed_in_the_shape_that_the_client_reads() -> None:
     config = GatewayConfig(aliases={"fast": "openai:gpt-4o"})
     async with serve(Upstream(), config=config) as gateway:
@@ -49,6 +50,7 @@ async def test_models_are_listed_in_the_shape_that_the_client_reads() -> None:
     assert one["id"] == "fast"
 
 
+@pytest.mark.row("GW-40")
 async def test_clients_that_filter_names_see_every_model_under_a_name_that_works() -> None:
     upstream = Upstream()
     async with serve(upstream) as gateway:
@@ -89,6 +91,7 @@ async def test_tokens_are_estimated_for_providers_that_do_not_count(
     assert upstream.requests == []
 
 
+@pytest.mark.row("GW-21")
 async def test_the_clients_own_provider_counts_itself() -> None:
     async def count(request: web.Request, _: bytes) -> web.StreamResponse:
         return web.json_response({"input_tokens": 42, "path": request.path_qs})

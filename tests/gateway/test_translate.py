@@ -65,6 +65,7 @@ def clients_for(target: str) -> list[tuple[str, tuple[str, dict[str, Any]]]]:
     return [item for item in CLIENTS.items() if item[0] != "generate" or target != "ollama"]
 
 
+@pytest.mark.row("GW-14")
 @pytest.mark.parametrize("target", TARGETS)
 async def test_every_client_gets_an_answer_of_every_provider(target: str) -> None:
     # Without a provider the simulator answers, which speaks all protocols.
@@ -79,6 +80,7 @@ async def test_every_client_gets_an_answer_of_every_provider(target: str) -> Non
             assert model in ("M", "M-claude"), name
 
 
+@pytest.mark.row("GW-14")
 @pytest.mark.parametrize("target", TARGETS)
 async def test_every_client_gets_a_stream_of_every_provider(target: str) -> None:
     async with serve(routes=(f"*={target}:some-model",)) as gateway:
@@ -164,6 +166,7 @@ async def test_an_error_before_the_first_byte_of_a_stream_has_its_status() -> No
     assert b"overloaded" in reply
 
 
+@pytest.mark.row("GW-20")
 async def test_keep_alives_come_in_silences_in_the_form_of_the_client() -> None:
     release = asyncio.Event()
 

@@ -26,6 +26,7 @@ async def ask(socket: aiohttp.ClientWebSocketResponse, **request: Any) -> list[d
     return events
 
 
+@pytest.mark.row("GW-13")
 async def test_a_response_comes_as_events_and_can_be_continued() -> None:
     upstream = Upstream()
     async with (
@@ -81,6 +82,7 @@ async def refused_status(gateway: Served, **options: Any) -> int:
         return error.status
 
 
+@pytest.mark.row("GW-13")
 async def test_a_handshake_without_a_key_or_with_sockets_off_is_refused_with_a_status() -> None:
     async with serve(Upstream(), keys=("me=secret-9",)) as gateway:
         assert await refused_status(gateway) == 401

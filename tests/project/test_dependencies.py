@@ -6,6 +6,7 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -49,3 +50,12 @@ def test_declared_dependencies_are_the_imported_ones() -> None:
     }
     assert imported - required - extras == set()
     assert required - imported == set()
+
+
+@pytest.mark.row("GW-39")
+def test_every_locked_package_has_an_exact_version_and_a_hash() -> None:
+    for lock in ROOT.glob("requirements*.lock"):
+        text = lock.read_text(encoding="utf-8").replace("\\\n", " ")
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        assert lines
+        assert [line for line in lines if "==" not in line or "--hash=sha256:" not in line] == []

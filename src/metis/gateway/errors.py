@@ -15,7 +15,9 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
+from metis.canonical.urls import shown_address
 from metis.gateway.client_call import ClientCall
+from metis.gateway.exchange import Exchange
 from metis.gateway.upstream import Provider
 from metis.transport.concealment import hide_key, without_key
 from metis.transport.response import is_web_page, page_error
@@ -67,13 +69,16 @@ def encode_error(
     return status, body, headers
 
 
-HTTP_STATUSES = frozenset(HTTPStatus)
-"""The statuses that have a meaning, and that servers can write."""
+HTTP_STATUSES = frozenset(HTTPStatus) | {529}
+"""The statuses that have a meaning, and that servers can write; 529 is Anthropic's overload."""
 
 
 async def reply_error(call: ClientCall, error: Exception, provider: Provider | None = None) -> None:
     """Answer a call with an error, unless its response has begun."""
     keys = () if provider is None else provider.keys.lookup(provider.profile)[0]
+    if isinstance(error, ProviderError) and error.text.startswith("a web page"):
+        # A page says nothing about who sent it: a proxy, a login page, a wrong address.
+        error.text = f"{_sender(call.exchange)} with {error.text}"
     status, body, headers = encode_error(error, call.endpoint.adapter, keys)
     # A provider may answer with a number that is no status; servers cannot send it on.
     if status not in HTTP_STATUSES:
@@ -84,6 +89,14 @@ async def reply_error(call: ClientCall, error: Exception, provider: Provider | N
         return
     headers += metis_headers(call)
     await call.reply(status, headers, body)
+
+
+def _sender(exchange: Exchange) -> str:
+    """Return who answered with which status."""
+    used = exchange.adapter
+    host = "" if used is None else f" ({shown_address(used.profile.base_url)})"
+    status = exchange.attempts[-1].status if exchange.attempts else None
+    return f"{exchange.provider}{host} answered {status or 'nothing'}"
 
 
 def metis_headers(call: ClientCall) -> list[tuple[bytes, bytes]]:
@@ -108,9 +121,7 @@ def _header_text(text: str) -> bytes:
 def safe_error_body(body: bytes, status: int, provider: Provider) -> bytes | ProviderError:
     """Return the error body of a provider without its keys, or the error that a web page is."""
     if is_web_page(body):
-        error = page_error(body, status, provider.name)
-        error.text = f"{provider.name} answered {status} with {error.text}"
-        return error
+        return page_error(body, status, provider.name)
     text = body.decode("latin-1")
     safe = text
     for key in provider.keys.lookup(provider.profile)[0]:

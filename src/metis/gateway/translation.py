@@ -17,6 +17,7 @@ from metis.canonical.errors import (
     DecodeError,
     InvalidRequestError,
     InvalidValueError,
+    ProviderError,
     ServerError,
 )
 from metis.canonical.message import Message
@@ -25,6 +26,7 @@ from metis.gateway.client_sessions import tenant_key
 from metis.gateway.config import Limits, Policy
 from metis.gateway.endpoints import STREAM_TYPES, Endpoint
 from metis.gateway.errors import JSON_TYPE, metis_headers
+from metis.gateway.exchange import Exchange
 from metis.gateway.models import Target
 from metis.gateway.pass_through import KeepAlive, ModelEcho
 from metis.gateway.recorder import READ_SESSION
@@ -187,7 +189,26 @@ class Translation:
         return wire
 
     async def run(self, request: CanonicalRequest, policy: Policy, keep_alive: KeepAlive) -> None:
-        """Send the request and answer the client."""
+        """Send the request and answer the client.
+
+        As long as the client has received nothing, a failure is answered by another address of the
+        provider, also one that comes as the first event of a stream.
+        """
+        provider, remaining = self._target.provider, len(self._target.provider.adapters)
+        while True:
+            remaining -= 1
+            try:
+                return await self._attempt(request, policy, keep_alive)
+            except ProviderError as error:
+                if self._call.is_started or not error.is_retryable or remaining <= 0:
+                    raise
+                _note_failure(self._call.exchange, error)
+                provider.mark_down(self._adapter)
+                self._adapter = provider.adapter
+
+    async def _attempt(
+        self, request: CanonicalRequest, policy: Policy, keep_alive: KeepAlive
+    ) -> None:
         exchange = self._call.exchange
         wire = self.encode(request, policy)
         self._context = self._client_context(request)
@@ -314,6 +335,13 @@ class Translation:
         await writer.finish(events)
         exchange.response = _message_so_far(decoder)
         exchange.losses += writer.losses
+
+
+def _note_failure(exchange: Exchange, error: ProviderError) -> None:
+    """Note why an attempt failed that began as a success."""
+    last = exchange.attempts[-1] if exchange.attempts else None
+    if last is not None and last.error is None:
+        exchange.attempts[-1] = replace(last, error=error.text)
 
 
 def _unreadable(error: DecodeError, provider: str) -> ServerError:

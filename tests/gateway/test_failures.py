@@ -1,0 +1,273 @@
+"""Failures of providers: other addresses, cut and failed streams, web pages, silence, drops."""
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from gateway.served import CHAT_CHUNKS, Upstream, serve, stream
+from gateway.test_translate import CLIENTS
+from metis.canonical.errors import UnknownSessionError
+from metis.canonical.metadata import MessageStatus
+from metis.gateway.config import GatewayConfig, Limits, ProviderConfig
+from metis.store.store import open_store
+
+pytestmark = pytest.mark.anyio
+
+ERROR_EVENT = b'data: {"error":{"message":"overloaded","type":"server_error","code":503}}\n\n'
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def decode(body: bytes) -> Any:
+    return msgspec.json.decode(body)
+
+
+async def cut(
+    request: web.Request, chunks: list[bytes], content_type: str = "text/event-stream"
+) -> web.StreamResponse:
+    """Send the beginning of a response, and close the connection."""
+    response = web.StreamResponse(headers={"content-type": content_type})
+    await response.prepare(request)
+    for chunk in chunks:
+        await response.write(chunk)
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def fail_at_once(kind: str, request: web.Request, _: bytes) -> web.StreamResponse:
+    match kind:
+        case "status":
+            return web.Response(status=503, text="busy")
+        case "first event":
+            return await stream(request, [ERROR_EVENT])
+        case _:
+            return await cut(request, [])
+
+
+@pytest.mark.row("GW-29")
+@pytest.mark.parametrize("kind", ["status", "first event", "cut"])
+async def test_a_failure_before_the_first_content_is_answered_by_another_address(kind: str) -> None:
+    good, bad = Upstream(), Upstream(partial(fail_at_once, kind))
+    async with serve(bad), serve(good):
+        row = ProviderConfig(base_url=(bad.url, good.url), keys=("k",))
+        config = GatewayConfig(providers={"openai": row})
+        async with serve(config=config, routes=("*=openai:gpt-4o",)) as gateway:
+            path, body = CLIENTS["anthropic"]
+            status, headers, reply = await gateway.post(path, {**body, "stream": True})
+            record = await gateway.get(f"/metis/requests/{headers['x-metis-request-id']}")
+    assert status == 200, reply
+    assert b"message_stop" in reply
+    attempts = decode(record[2])["attempts"]
+    assert len(attempts) == 2
+    assert attempts[0]["error"] or attempts[0]["status"] == 503
+    assert (len(bad.requests), len(good.requests)) == (1, 1)
+
+
+@pytest.mark.row("GW-29")
+@pytest.mark.parametrize("client", ["chat", "anthropic"])
+@pytest.mark.parametrize("kind", ["event", "cut"])
+async def test_a_failure_in_the_middle_is_an_error_event_and_stored_as_a_failure(
+    tmp_path: Path, client: str, kind: str
+) -> None:
+    async def fail(request: web.Request, _: bytes) -> web.StreamResponse:
+        if kind == "event":
+            return await stream(request, [*CHAT_CHUNKS[:3], ERROR_EVENT])
+        return await cut(request, CHAT_CHUNKS[:3])
+
+    store = open_store(f"sqlite:///{tmp_path / 'g.db'}")
+    async with serve(Upstream(fail), routes=("*=openai:gpt-4o",), store=store) as gateway:
+        path, body = CLIENTS[client]
+        _, headers, reply = await gateway.post(path, {**body, "stream": True})
+        session_id = headers["x-metis-session"]
+        messages: list[Any] = []
+        while len(messages) < 2:
+            await asyncio.sleep(0.02)
+            with suppress(UnknownSessionError):
+                messages = await store.messages(session_id)
+    assert b'"error"' in reply
+    assert b"message_stop" not in reply
+    assert messages[-1].metadata.status is MessageStatus.ERROR
+    assert messages[-1].content[0].text == "hello"
+
+
+@pytest.mark.row("GW-20")
+async def test_a_provider_that_is_silent_for_too_long_is_an_error_and_no_endless_wait() -> None:
+    async def silent(request: web.Request, _: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(CHAT_CHUNKS[0] + CHAT_CHUNKS[1])
+        await asyncio.sleep(60)
+        return response
+
+    config = GatewayConfig(limits=Limits(keep_alive_s=0.05, silence_s=0.4))
+    async with serve(Upstream(silent), routes=("*=openai:gpt-4o",), config=config) as gateway:
+        path, body = CLIENTS["anthropic"]
+        _, _, reply = await gateway.post(path, {**body, "stream": True})
+    assert b"event: ping" in reply
+    assert b"event: error" in reply
+    assert reply.count(b"event: ping") < 20
+
+
+@pytest.mark.row("GW-20")
+async def test_a_gemini_client_gets_no_keep_alive_that_it_cannot_read() -> None:
+    async def slow(request: web.Request, _: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(CHAT_CHUNKS[0] + CHAT_CHUNKS[1])
+        await asyncio.sleep(0.3)
+        for chunk in CHAT_CHUNKS[2:]:
+            await response.write(chunk)
+        return response
+
+    config = GatewayConfig(limits=Limits(keep_alive_s=0.05))
+    async with serve(Upstream(slow), routes=("*=openai:gpt-4o",), config=config) as gateway:
+        body = CLIENTS["gemini"][1]
+        _, _, reply = await gateway.post("/v1beta/models/M:streamGenerateContent?alt=sse", body)
+    lines = [line for line in reply.splitlines() if line]
+    assert len(lines) >= 2
+    assert all(line.startswith(b"data: {") for line in lines)
+
+
+@pytest.mark.row("GW-35")
+@pytest.mark.parametrize("client", ["chat", "anthropic", "responses"])
+async def test_the_first_content_goes_out_before_the_next_has_come(client: str) -> None:
+    release = asyncio.Event()
+
+    async def gated(request: web.Request, _: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(CHAT_CHUNKS[0] + CHAT_CHUNKS[1])
+        await release.wait()
+        for chunk in CHAT_CHUNKS[2:]:
+            await response.write(chunk)
+        return response
+
+    async with serve(Upstream(gated), routes=("*=openai:gpt-4o",)) as gateway:
+        path, body = CLIENTS[client]
+        async with gateway.client.post(gateway.url + path, json={**body, "stream": True}) as reply:
+            received = b""
+            while b'"hel"' not in received:
+                received += await asyncio.wait_for(reply.content.readany(), 10)
+            release.set()
+            await reply.content.read()
+
+
+PAGE = (
+    "<!doctype html><html><head><title>504 Gateway Time-out</title></head><body>"
+    "<h1>The upstream of key-of-openai is away</h1></body></html>"
+)
+
+
+@pytest.mark.row("GW-37")
+@pytest.mark.parametrize(
+    "client", ["chat", "anthropic", "responses", "gemini", "ollama", "converse"]
+)
+@pytest.mark.parametrize("status", [200, 504])
+async def test_a_web_page_is_an_error_with_status_provider_and_text(
+    client: str, status: int
+) -> None:
+    async def page(_: web.Request, __: bytes) -> web.StreamResponse:
+        return web.Response(status=status, text=PAGE, content_type="text/html")
+
+    async with serve(Upstream(page), routes=("*=openai:gpt-4o",)) as gateway:
+        received, _, reply = await gateway.post(*CLIENTS[client])
+    text = str(decode(reply))
+    assert received >= 500
+    assert "openai" in text
+    assert "504 Gateway Time-out" in text
+    assert str(status) in text
+    assert "key-of-openai" not in text
+    assert "<html" not in text
+
+
+ERRORS = [
+    (401, {"error": {"message": "bad key", "type": "invalid_request_error"}}, (401, 403)),
+    (404, {"error": {"message": "no such model", "code": "model_not_found"}}, (404,)),
+    (429, {"error": {"message": "slow down", "type": "rate_limit"}}, (429,)),
+    (500, {"error": {"message": "it broke", "type": "server_error"}}, (500,)),
+    (529, {"error": {"message": "overloaded", "type": "overloaded_error"}}, (429, 503, 529)),
+]
+PLACES = {
+    "chat": ("error", "message"),
+    "responses": ("error", "message"),
+    "anthropic": ("error", "message"),
+    "gemini": ("error", "message"),
+    "ollama": ("error",),
+    "converse": ("message",),
+}
+
+
+@pytest.mark.parametrize("client", PLACES)
+@pytest.mark.parametrize("target", ["openai:m", "anthropic:m", "ollama:m"])
+@pytest.mark.parametrize(("status", "body", "expected"), ERRORS)
+async def test_errors_reach_every_client_in_its_form_with_status_and_reason(
+    client: str, target: str, status: int, body: Any, expected: tuple[int, ...]
+) -> None:
+    async def fail(_: web.Request, __: bytes) -> web.StreamResponse:
+        return web.json_response(body, status=status)
+
+    async with serve(Upstream(fail), routes=(f"*={target}",)) as gateway:
+        received, _, reply = await gateway.post(*CLIENTS[client])
+    value = decode(reply)
+    if received == status:  # passed as it is
+        assert body["error"]["message"] in reply.decode()
+    assert received in (*expected, status)
+    if target.partition(":")[0] not in ("openai", client):
+        for key in PLACES[client]:
+            value = value[key]
+        assert body["error"]["message"] in value
+
+
+@pytest.mark.row("GW-13")
+async def test_a_socket_that_drops_in_the_middle_cancels_the_provider() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(request: web.Request, _: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(CHAT_CHUNKS[1])
+                started.set()
+                await asyncio.sleep(0.01)
+        finally:
+            ended.set()
+
+    async with serve(Upstream(endless), routes=("*=openai:gpt-4o",)) as gateway:
+        socket = await gateway.client.ws_connect(gateway.url + "/v1/responses")
+        await socket.send_json({"type": "response.create", "model": "M", "input": "hi"})
+        await socket.receive_json(timeout=10)
+        await started.wait()
+        await socket.close()
+        await asyncio.wait_for(ended.wait(), 10)
+
+
+@pytest.mark.row("GW-13")
+async def test_a_provider_that_drops_in_the_middle_is_an_error_event_on_the_socket() -> None:
+    async def drop(request: web.Request, _: bytes) -> web.StreamResponse:
+        return await cut(request, CHAT_CHUNKS[:3])
+
+    async with (
+        serve(Upstream(drop), routes=("*=openai:gpt-4o",)) as gateway,
+        gateway.client.ws_connect(gateway.url + "/v1/responses") as socket,
+    ):
+        for _ in range(2):  # the socket can be used again
+            await socket.send_json({"type": "response.create", "model": "M", "input": "hi"})
+            kinds: list[str] = []
+            while not kinds or kinds[-1] not in ("error", "response.failed", "response.completed"):
+                message = await socket.receive(timeout=10)
+                assert message.type is aiohttp.WSMsgType.TEXT
+                kinds.append(decode(message.data)["type"])
+            assert kinds[-1] in ("error", "response.failed")
+            assert "response.output_text.delta" in kinds
