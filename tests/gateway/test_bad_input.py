@@ -51,6 +51,16 @@ async def raw(gateway: Served, data: bytes, *, is_slow: bool = False) -> bytes:
         writer.close()
 
 
+async def status_line(gateway: Served, data: bytes) -> bytes:
+    """Send bytes as they are, and return the first line that comes back."""
+    port = int(gateway.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    line = await reader.readline()
+    writer.close()
+    return line
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -98,12 +108,12 @@ async def test_slow_clients_and_header_floods_are_cut_off() -> None:
             gateway, b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\n", is_slow=True
         )
         head = b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 99\r\n\r\n"
-        slow_body = await raw(gateway, head + b"{", is_slow=True)
+        slow_body = await status_line(gateway, head + b"{")
         flood = await raw(gateway, b"GET / HTTP/1.1\r\n" + b"x-a: 1234567890\r\n" * 1000 + b"\r\n")
         broken = await raw(gateway, b"\x00\x01\x02 nonsense\r\n\r\n")
         assert (await gateway.get("/healthz"))[0] == 200
     assert slow_header == b""
-    assert b" 408 " in slow_body.split(b"\r\n")[0] or slow_body == b""
+    assert b" 408 " in slow_body
     assert b" 431 " in flood.split(b"\r\n")[0]
     assert b" 400 " in broken.split(b"\r\n")[0]
 

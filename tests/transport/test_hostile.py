@@ -260,7 +260,8 @@ def breaking(name: str, how: str, attempts: list[int]) -> Handler:
                     await response.write(b"\n")
                     await asyncio.sleep(0.01)
             case _:
-                await asyncio.sleep(2)
+                while not request.transport.is_closing():  # noqa: ASYNC110 - it has no event
+                    await asyncio.sleep(0.01)
         return response
 
     return handle
