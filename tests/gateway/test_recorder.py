@@ -19,6 +19,7 @@ from metis.events import SqliteTrace
 from metis.events.trace import EventQuery
 from metis.events.turn_events import LlmCallCompleted, LlmCallFailed
 from metis.gateway.exchange import Exchange, Tenant
+from metis.gateway.exchange_queue import WaitingExchanges
 from metis.gateway.recorder import Recorder
 from metis.session.delegate import PARENT_KIND
 from metis.session.models import Models
@@ -490,7 +491,7 @@ async def test_without_a_store_records_are_looked_up_in_memory() -> None:
 
 @pytest.mark.row("GW-34")
 async def test_an_overload_sheds_messages_before_records(store: Store) -> None:
-    async with recording(store, max_queued=4) as recorder:
+    async with recording(store, waiting=WaitingExchanges(max_waiting=4)) as recorder:
         client = Client(recorder)
         sent = [await client.send([user(f"{n}")], assistant("yes")) for n in range(12)]
         assert recorder.metrics()["dropped"] == 4

@@ -29,6 +29,7 @@ from metis.gateway.config import (
 )
 from metis.session.models import Models
 from metis.settings import UserPaths
+from metis.store.private_files import home_directory
 from metis.store.store import open_store
 from metis.transport.keys import Keys
 
@@ -99,6 +100,8 @@ def run_gateway(options: ServeOptions, *, verbose: bool) -> int:
 def make_gateway(config: GatewayConfig) -> Any:
     """Return the application for settings, with the keys and the store of the user."""
     from metis.gateway.app import Gateway  # noqa: PLC0415 - not needed to run a client
+    from metis.gateway.backlog import Backlog  # noqa: PLC0415 - as above
+    from metis.gateway.exchange_queue import WaitingExchanges  # noqa: PLC0415 - as above
     from metis.gateway.recorder import Recorder  # noqa: PLC0415 - as above
     from metis.gateway.upstream import Providers  # noqa: PLC0415 - as above
 
@@ -108,12 +111,15 @@ def make_gateway(config: GatewayConfig) -> Any:
     # Without a provider the simulator answers, which costs nothing.
     is_simulated = not Providers(config, keys).names()
     models = Models(base_urls=base_urls, keys=keys, free=is_simulated)
-    store = None if config.store == NO_STORE else open_store(config.store or paths.store_url)
+    store_url = config.store or paths.store_url
+    store = None if config.store == NO_STORE else open_store(store_url)
+    backlog = None if store is None else Backlog(home_directory(os.environ) / "spool", store_url)
+    waiting = WaitingExchanges(backlog)
     return Gateway(
         config,
         keys,
         reader=reader,
-        recorder=Recorder(store, models, reader=reader, trace=paths.trace),
+        recorder=Recorder(store, models, reader=reader, trace=paths.trace, waiting=waiting),
         store=store,
         has_connection_watch=True,
     )

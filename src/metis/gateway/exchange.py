@@ -45,6 +45,14 @@ class Attempt(Struct, frozen=True, kw_only=True):
     milliseconds: int = 0
 
 
+class Placing(Struct, frozen=True):
+    """Where an exchange belongs, beside its session; see `placement.resolve`."""
+
+    scope: str
+    kind: str
+    parent_session_id: str | None = None
+
+
 class Timings(Struct, kw_only=True):
     """Moments of an exchange, in seconds of the monotonic clock; zero if not reached."""
 
@@ -87,10 +95,14 @@ class Exchange(Struct, kw_only=True):
     """What was called for: a response of a model, a count of tokens, anything else."""
     session_id: str = ""
     """The conversation to which the exchange belongs; `Recorder.begin` sets it."""
+    placing: Placing | None = None
+    """Where it belongs in that conversation, after the exchange was in a file."""
 
     request_body: bytes = b""
     request: CanonicalRequest | None = None
     """The decoded request, if it was translated."""
+    request_adapter: str = ""
+    """The adapter that reads the body, if it is not `client_adapter`."""
     response_parts: list[bytes] = []
     """The body of the response as the provider sent it, decompressed, in the mode `pass`."""
     is_truncated: bool = False

@@ -157,6 +157,7 @@ class PlannedExchange(Struct):
     ends: Sequence[tuple[str, int, HistoryEnd]] = ()
     attempt: int = 0
     is_spooled: bool = False
+    is_emitted: bool = False
 
 
 class Planner:

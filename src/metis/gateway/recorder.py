@@ -1,8 +1,10 @@
 """Recorder: every exchange of the gateway becomes messages of one conversation in the store.
 
 Recording never delays an answer: `record` puts an exchange into a bounded queue, and one task
-stores what is queued, many exchanges in one transaction. An overload sheds detail first, the
-messages of an exchange, and only then its record; both are counted.
+stores what is queued, many exchanges in one transaction. While the gateway is busy the task uses a
+small part of the time, and exchanges wait in the files of a backlog, where they are durable. An
+overload beyond that sheds detail first, the messages of an exchange, and only then its record; both
+are counted.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from metis import adapters
 from metis.adapters.adapter import Adapter
@@ -43,6 +46,7 @@ from metis.gateway.client_sessions import (
     tenant_key,
 )
 from metis.gateway.exchange import Exchange, Tenant
+from metis.gateway.exchange_queue import Accepted, RecentExchanges, Waiting, WaitingExchanges
 from metis.gateway.placement import PlannedExchange, Planner, resolve
 from metis.gateway.stored_exchange import (
     Priced,
@@ -59,24 +63,27 @@ from metis.store.append import PreparedMessage
 from metis.store.entries import AnyEntry, entry_of
 from metis.store.exchanges import HistoryEnd
 from metis.store.spool import EXCHANGE_KIND, SESSION_KIND
-from metis.wire.call import RequestContext
+from metis.wire.call import CanonicalRequest, RequestContext
 
 log = logging.getLogger("metis.gateway")
 
 READ_SESSION = "sess_gateway"
 """The session id under which requests are read: ids of calls must not depend on the session,
 so that equal histories have equal upstream bytes. Stored messages have the ids of their session."""
-MAX_QUEUED = 4096
-MAX_QUEUED_BYTES = 64 * 1024 * 1024
-"""How many exchanges, and bytes of them, wait for the store before detail is shed."""
-RECENT = 1024
-RECENT_BYTES = 16 * 1024 * 1024
-"""How many exchanges, and bytes of them, are held for look-ups without a store."""
 _COLLECT_S = 0.05
 _RETRY_S = 0.5
 _SEARCH_S = 2.0
-_MAX_BATCH = 256
-_PLANNED_AT_ONCE = 16
+_MAX_BATCH = 64
+_MAX_PLANNED_S = 0.2
+"""How long planned exchanges wait for others that share their commit."""
+_SLICE_S = 0.001
+"""How long exchanges are planned before answers get their turn."""
+_BUSY_S = 0.0003
+"""A turn of the event loop that takes longer had answers to write."""
+_BUSY_PAUSE = 6
+"""How many times as long as its own work the task waits while the gateway is busy."""
+_CLOSE_S = 10.0
+"""How long exchanges are stored after a request to stop; the others stay in the backlog."""
 _SEARCHED_FIRST = 64
 _MAX_SEARCHED = 2000
 _MAX_ATTEMPT = 2
@@ -87,15 +94,14 @@ _CONFLICTS = (InvalidMessageError, UnknownSessionError, UnknownMessageError)
 class Recorder:
     """Stores the exchanges of one gateway process; without a store it holds the newest ones."""
 
-    def __init__(  # noqa: PLR0913 - settings, all by name
+    def __init__(
         self,
         store: Store | None,
         models: Models,
         *,
         reader: RequestReader | None = None,
         trace: Path | None = None,
-        max_queued: int = MAX_QUEUED,
-        max_queued_bytes: int = MAX_QUEUED_BYTES,
+        waiting: WaitingExchanges | None = None,
     ) -> None:
         self._store = store
         self._models = models
@@ -104,16 +110,12 @@ class Recorder:
         self._trace: SqliteTrace | None = None
         self.bus: Bus | None = None
         """Gets one event for each model call, once started with a trace."""
-        self._max_queued = max_queued
-        self._max_queued_bytes = max_queued_bytes
         self._joiner = Joiner()
         self._planner = Planner(self._joiner)
-        self._queue: deque[Exchange] = deque()
-        self._queued_bytes = 0
-        self._planned: deque[PlannedExchange] = deque()
-        self._pending: dict[str, Exchange] = {}
-        self._recent: deque[Exchange] = deque(maxlen=RECENT)
-        self._recent_bytes = 0
+        self._waiting = WaitingExchanges() if waiting is None else waiting
+        self._planned: deque[tuple[Waiting, PlannedExchange]] = deque()
+        self._planned_since = 0.0
+        self._recent = RecentExchanges()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
@@ -129,15 +131,18 @@ class Recorder:
         """Start the task that stores exchanges, and the trace."""
         if self._store is not None and self._task is None:
             self._open_trace()
+            self._waiting.adopt()
+            self._wake.set()
             self._task = asyncio.create_task(self._run(), name="metis-gateway-recorder")
 
     async def close(self) -> None:
-        """Store everything that is queued; what the store does not accept now is spooled."""
+        """Store what is queued; what the store does not accept now stays in local files."""
         self._is_closing = True
         self._wake.set()
         if self._task is not None:
             await self._task
             self._task = None
+        self._waiting.close()
         if self.bus is not None:
             await self.bus.close()
         if self._trace is not None:
@@ -158,8 +163,13 @@ class Recorder:
 
     def metrics(self) -> dict[str, int]:
         """Return the counters of the recorder, and how much waits."""
-        waiting = len(self._queue) + len(self._planned)
-        return {**self._counts, "queued": waiting, "queued_bytes": self._queued_bytes}
+        waiting = self._waiting
+        return {
+            **self._counts,
+            "queued": len(waiting) + len(self._planned),
+            "queued_bytes": waiting.bytes_in_memory,
+            "backlog_bytes": waiting.bytes_in_files,
+        }
 
     # Before the answer
 
@@ -179,11 +189,18 @@ class Recorder:
             return True
         now_s = time.monotonic()
         resolution = resolve(exchange, request, self._joiner, now_s=now_s, is_final=False)
-        if resolution != "known" and self._queue:
-            # What was answered a moment ago may still be in the queue.
-            self._plan_queued()
+        if resolution != "known" and self._plan_parents(exchange, request):
             resolution = resolve(exchange, request, self._joiner, now_s=now_s, is_final=False)
         return resolution != "search"
+
+    def _plan_parents(self, exchange: Exchange, request: CanonicalRequest) -> bool:
+        """Plan what a request may continue: it was answered a moment ago and may still wait."""
+        scope = scope_of(exchange, client_session(exchange.headers, request))
+        digests = self._joiner.chain(request.messages).digests
+        before = len(self._planned)
+        for waiting, parent in self._waiting.take_parents(scope, digests):
+            self._plan_one(waiting, parent)
+        return len(self._planned) > before
 
     async def search(self, exchange: Exchange) -> None:
         """Set the session of an exchange whose history another process may have stored."""
@@ -223,8 +240,8 @@ class Recorder:
             key = tenant_key(exchange.tenant)
             exchange.session_id = derived_session_id("session", key, client.key)
 
-    def _read(self, exchange: Exchange) -> Any:
-        adapter = self._adapter(exchange.client_adapter)
+    def _read(self, exchange: Exchange) -> CanonicalRequest | None:
+        adapter = self._adapter(exchange.request_adapter or exchange.client_adapter)
         context = RequestContext(session_id=READ_SESSION, path=exchange.path)
         try:
             tenant = tenant_key(exchange.tenant)
@@ -241,42 +258,26 @@ class Recorder:
         """Take over an exchange that has ended; it is stored beside the answers that follow."""
         self._counts["recorded"] += 1
         if self._store is None:
-            self._hold(exchange)
+            self._recent.add(exchange)
             return
-        waiting = len(self._queue) + len(self._planned)
-        if waiting >= 2 * self._max_queued:
+        accepted = self._waiting.add(exchange)
+        if accepted is Accepted.DROPPED:
             self._counts["dropped"] += 1
             return
-        if waiting >= self._max_queued or self._queued_bytes >= self._max_queued_bytes:
+        if accepted is Accepted.BRIEF:
             self._counts["shed_messages"] += 1
-            exchange.request, exchange.request_body = None, b""
-        self._queue.append(exchange)
-        self._pending[exchange.id] = exchange
-        self._queued_bytes += _size(exchange)
         self._wake.set()
-
-    def _hold(self, exchange: Exchange) -> None:
-        """Hold an exchange for look-ups; those beyond the limits are forgotten."""
-        exchange.request, exchange.request_body = None, b""  # a record does not show it
-        recent = self._recent
-        if len(recent) == RECENT:
-            self._recent_bytes -= _size(recent[0])
-        recent.append(exchange)
-        self._recent_bytes += _size(exchange)
-        while self._recent_bytes > RECENT_BYTES and len(recent) > 1:
-            self._recent_bytes -= _size(recent.popleft())
 
     async def lookup(self, request_id: str, tenant: Tenant) -> dict[str, Any] | None:
         """Return the record of an exchange as JSON values; None if the tenant has none."""
-        exchange = self._pending.get(request_id)
-        if exchange is None and self._store is None:
-            exchange = next((one for one in self._recent if one.id == request_id), None)
+        exchanges = self._recent if self._store is None else self._waiting
+        exchange = exchanges.find(request_id)
         if exchange is not None:
             if exchange.tenant != tenant:
                 return None
             record = exchange.facts.get("record")
             if record is None:
-                record = exchange_record(exchange, self._price(exchange).usage)
+                record = exchange_record(exchange, self.priced(exchange).usage)
             return msgspec.json.decode(record)
         if self._store is None:
             return None
@@ -295,52 +296,97 @@ class Recorder:
             if not self._is_closing:
                 await asyncio.sleep(_COLLECT_S)  # exchanges that end meanwhile share the commit
             try:
-                while self._queue:
-                    self._plan_queued(_PLANNED_AT_ONCE)
-                    await asyncio.sleep(0)  # answers come first
-                await self._store_planned()
+                await self._store_waiting()
             except Exception:  # the task must survive: it stores everything that follows
                 log.exception("exchanges could not be stored")
                 await asyncio.sleep(_RETRY_S)
-            if self._is_closing and not self._queue:
+            if self._is_closing:
                 await self._finish()
                 return
 
-    def _plan_queued(self, limit: int = MAX_QUEUED) -> None:
-        """Turn queued exchanges into jobs, in order."""
-        for _ in range(min(limit, len(self._queue))):
-            exchange = self._queue.popleft()
-            try:
-                self._planned.append(self._plan(exchange))
-            except Exception:  # one exchange must not lose those behind it
-                log.exception("exchange %s could not be recorded", exchange.id)
-                self._counts["dropped"] += 1
-                self._forget(exchange)
+    async def _store_waiting(self) -> None:
+        """Plan and store what waits, in short slices: answers come first."""
+        while len(self._waiting) and not self._is_closing:
+            start = time.perf_counter()
+            await self._plan_slice()
+            is_due = time.monotonic() - self._planned_since > _MAX_PLANNED_S
+            if is_due or len(self._planned) >= _MAX_BATCH:
+                await self._store_planned()
+            self._waiting.save_old()
+            used = time.perf_counter() - start
+            await asyncio.sleep(0)
+            # What a whole turn of the loop took beside this task is what it does for answers.
+            if time.perf_counter() - start - used > _BUSY_S:
+                await asyncio.sleep(_BUSY_PAUSE * used)
+        await self._store_planned()
+        self._waiting.save_old()
 
-    def _forget(self, exchange: Exchange) -> None:
-        self._pending.pop(exchange.id, None)
-        self._queued_bytes -= _size(exchange)
+    async def _plan_slice(self) -> None:
+        """Plan exchanges for a short time, at least one."""
+        end = time.perf_counter() + _SLICE_S
+        while (next_one := self._waiting.take()) is not None:
+            waiting, exchange = next_one
+            if waiting.is_adopted and await self._is_stored(exchange):
+                self._waiting.release(waiting)
+                continue
+            self._plan_one(waiting, exchange)
+            if time.perf_counter() > end or len(self._planned) >= _MAX_BATCH:
+                return
+
+    async def _is_stored(self, exchange: Exchange) -> bool:
+        """Whether the process that saved an exchange has stored it before it died."""
+        assert self._store is not None  # noqa: S101 - the task runs with a store only
+        try:
+            return await self._store.exchange(exchange.id) is not None
+        except StoreError:
+            return False
+
+    def _plan_one(self, waiting: Waiting, exchange: Exchange) -> None:
+        if not self._planned:
+            self._planned_since = time.monotonic()
+        try:
+            self._planned.append((waiting, self._plan(exchange)))
+        except Exception:  # one exchange must not lose those behind it
+            log.exception("exchange %s could not be recorded", exchange.id)
+            self._counts["dropped"] += 1
+            self._waiting.release(waiting)
 
     def _plan(self, exchange: Exchange) -> PlannedExchange:
         if exchange.kind == "chat" and exchange.request is None and exchange.request_body:
             exchange.request = self._read(exchange)
         if exchange.request is not None and "join" not in exchange.facts:
-            resolve(exchange, exchange.request, self._joiner, now_s=time.monotonic(), is_final=True)
-        priced = self._price(exchange)
+            self._join(exchange, exchange.request)
+        priced = self.priced(exchange)
         record = exchange_record(exchange, priced.usage)
         exchange.facts = {**exchange.facts, "record": record}
-        if self.bus is not None and exchange.kind == "chat":
-            join: Join | None = exchange.facts.get("join")
-            parent = None if join is None else join.parent_session_id
-            event = call_event(exchange, priced, parent)
-            Trace(self.bus, exchange.session_id).emit(event, actor=Actor.AGENT)
         return self._planner.plan(exchange, priced, record)
+
+    def _emit(self, batch: Sequence[PlannedExchange]) -> None:
+        """Emit the events of exchanges, many at once: the trace commits what came together."""
+        if self.bus is None:
+            return
+        for planned in batch:
+            exchange = planned.exchange
+            if exchange.kind == "chat" and not planned.is_emitted:
+                planned.is_emitted = True
+                join: Join | None = exchange.facts.get("join")
+                parent = None if join is None else join.parent_session_id
+                event = call_event(exchange, planned.priced, parent)
+                Trace(self.bus, exchange.session_id).emit(event, actor=Actor.AGENT)
+
+    def _join(self, exchange: Exchange, request: CanonicalRequest) -> None:
+        placing = exchange.placing
+        if placing is None:
+            resolve(exchange, request, self._joiner, now_s=time.monotonic(), is_final=True)
+            return
+        chain = self._joiner.chain(request.messages)
+        join = Join(
+            placing.scope, exchange.session_id, chain, placing.kind, placing.parent_session_id
+        )
+        exchange.facts = {**exchange.facts, "join": join}
 
     def priced(self, exchange: Exchange) -> Priced:
         """Return the response of an exchange with its cost."""
-        return self._price(exchange)
-
-    def _price(self, exchange: Exchange) -> Priced:
         if exchange.kind == "other":
             return Priced(None, exchange.usage)  # what passed calls used is read beside them
         model = resolved_model(exchange, self._models)
@@ -357,20 +403,22 @@ class Recorder:
         store = self._store
         assert store is not None  # noqa: S101 - the task runs with a store only
         while self._planned:
-            batch = [self._planned[i] for i in range(min(_MAX_BATCH, len(self._planned)))]
+            count = min(_MAX_BATCH, len(self._planned))
+            batch = [self._planned[index][1] for index in range(count)]
+            self._emit(batch)
             try:
                 await store.add_exchanges([planned.job for planned in batch])
             except _AWAY as error:
                 await self._spool(batch, error)
                 if self._is_closing:
                     return
+                self._waiting.save_old()
                 await asyncio.sleep(_RETRY_S)
                 continue
             except MetisError:
                 await self._store_one_by_one(batch)
-            for planned in batch:
-                self._planned.popleft()
-                self._forget(planned.exchange)
+            for _ in batch:
+                self._waiting.release(self._planned.popleft()[0])
             self._counts["stored"] += len(batch)
             if self._counts["spooled"]:
                 with suppress(StoreError):
@@ -416,13 +464,13 @@ class Recorder:
             self._counts["spooled"] += 1
 
     async def _finish(self) -> None:
-        self._plan_queued()
+        end = time.monotonic() + _CLOSE_S
         with suppress(MetisError):
+            while len(self._waiting) and time.monotonic() < end:
+                await self._plan_slice()
+                if len(self._planned) >= _MAX_BATCH:
+                    await self._store_planned()
             await self._store_planned()
-
-
-def _size(exchange: Exchange) -> int:
-    return len(exchange.request_body) + sum(map(len, exchange.response_parts))
 
 
 def _spooled_entries(planned: PlannedExchange) -> list[AnyEntry]:
@@ -438,4 +486,4 @@ def _spooled_entries(planned: PlannedExchange) -> list[AnyEntry]:
     entries += [entry_of(i.message) if isinstance(i, PreparedMessage) else i for i in items]
     data = {"tenant": tenant_key(exchange.tenant), "record": planned.record.decode()}
     record = note(exchange, EXCHANGE_KIND, data)
-    return [*entries, msgspec.structs.replace(record, id=exchange.id)]
+    return [*entries, replace(record, id=exchange.id)]

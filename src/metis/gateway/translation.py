@@ -103,7 +103,8 @@ def read_request(
 ) -> CanonicalRequest:
     """Return the request of a client in the canonical form, and note it in the exchange."""
     endpoint, exchange = call.endpoint, call.exchange
-    client, tenant = adapters.get(request_adapter(endpoint, keys)), tenant_key(exchange.tenant)
+    exchange.request_adapter = request_adapter(endpoint, keys)
+    client, tenant = adapters.get(exchange.request_adapter), tenant_key(exchange.tenant)
     # Clients send the whole history with every request, and equal requests must give equal
     # bytes, or the provider's cache is lost: ids do not depend on the session.
     context = RequestContext(

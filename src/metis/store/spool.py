@@ -49,15 +49,20 @@ _ENTRY = (
 )
 
 
+def store_prefix(url: str) -> str:
+    """Return what the names of local files with data for a store begin with."""
+    parts = urlsplit(url)
+    # The same database under another password is the same database.
+    name = f"{parts.scheme}://{parts.username}@{parts.hostname}:{parts.port}{parts.path}"
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
 class Spool:
     """The local files with what one store still has to get."""
 
     def __init__(self, directory: Path, url: str) -> None:
         self._directory = directory
-        parts = urlsplit(url)
-        # The same database under another password is the same database.
-        name = f"{parts.scheme}://{parts.username}@{parts.hostname}:{parts.port}{parts.path}"
-        self._prefix = hashlib.sha256(name.encode()).hexdigest()[:16]
+        self._prefix = store_prefix(url)
 
     def add(self, entries: Sequence[AnyEntry]) -> Path:
         """Write entries to a new file; they survive a power failure when this returns."""

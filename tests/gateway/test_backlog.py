@@ -1,0 +1,218 @@
+"""Exchanges that wait for the store: durable in files, within bounds, and joined all the same."""
+
+import errno
+import logging
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.gateway.test_recorder import ALICE, Client, assistant, recording, texts, user
+
+from metis.gateway.backlog import Backlog
+from metis.gateway.exchange import Exchange
+from metis.gateway.exchange_queue import WaitingExchanges
+from metis.gateway.placement import Planner
+from metis.gateway.recorder import Recorder
+from metis.gateway.stored_exchange import priced_response, resolved_model
+from metis.session.models import Models
+from metis.store import Store
+from metis.store import open as open_store
+
+pytestmark = [pytest.mark.anyio, pytest.mark.row("M-021")]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[Store]:
+    async with open_store(f"sqlite:///{tmp_path}/metis.db") as store:
+        yield store
+
+
+def waiting(directory: Path, **options: Any) -> WaitingExchanges:
+    return WaitingExchanges(Backlog(directory, "sqlite:///x", segment_bytes=20_000), **options)
+
+
+def stopped(store: Store, queue: WaitingExchanges) -> Recorder:
+    """Return a recorder that never comes to storing, as under an endless load."""
+    return Recorder(store, Models(), waiting=queue)
+
+
+async def stored_texts(store: Store, exchange: Exchange) -> list[str]:
+    return texts(await store.messages(exchange.session_id))
+
+
+async def test_a_killed_process_leaves_its_exchanges_to_the_next(
+    tmp_path: Path, store: Store
+) -> None:
+    queue = waiting(tmp_path / "spool")
+    client = Client(stopped(store, queue))
+    first = await client.send([user("one")], assistant("two"))
+    other = await client.send([user("three")], assistant("four"))
+    queue.save()
+    # What happens when a process is killed: descriptors are closed, and nothing else.
+    files = list((tmp_path / "spool").iterdir())
+    assert [file.stat().st_mode & 0o077 for file in files] == [0]
+    async with recording(store, waiting=waiting(tmp_path / "spool")) as locked:
+        pass
+    assert locked.metrics()["stored"] == 0, "the process that wrote the file still runs"
+    queue.close()
+    async with recording(store, waiting=waiting(tmp_path / "spool")) as recorder:
+        pass
+    assert recorder.metrics()["stored"] == 2
+    assert await stored_texts(store, first) == ["one", "two"]
+    assert await stored_texts(store, other) == ["three", "four"]
+    assert not list((tmp_path / "spool").iterdir())
+
+
+async def test_what_was_stored_before_the_end_is_not_stored_again(
+    tmp_path: Path, store: Store
+) -> None:
+    queue = waiting(tmp_path / "spool")
+    exchange = await Client(stopped(store, queue)).send([user("one")], assistant("two"))
+    queue.save()
+    (file,) = (tmp_path / "spool").iterdir()
+    data = file.read_bytes()
+    queue.close()
+    for _ in range(2):
+        file.write_bytes(data)
+        async with recording(store, waiting=waiting(tmp_path / "spool")):
+            pass
+    assert await stored_texts(store, exchange) == ["one", "two"]
+
+
+async def test_beyond_its_memory_a_queue_waits_in_files_and_sheds_nothing(
+    tmp_path: Path, store: Store
+) -> None:
+    queue = waiting(tmp_path / "spool", memory_bytes=20_000)
+    recorder = stopped(store, queue)
+    client = Client(recorder)
+    sent = [await client.send([user(f"{n}" * 500)], assistant("yes")) for n in range(60)]
+    metrics = recorder.metrics()
+    assert metrics["queued"] == 60
+    assert metrics["queued_bytes"] <= 20_000
+    assert metrics["backlog_bytes"] > 60 * 500
+    assert metrics["shed_messages"] == 0
+    assert (await recorder.lookup(sent[0].id, ALICE) or {})["usage"]["output_tokens"] == 20
+    await recorder.start()
+    await recorder.close()
+    assert recorder.metrics()["stored"] == 60
+    for number, exchange in enumerate(sent):
+        assert await stored_texts(store, exchange) == [f"{number}" * 500, "yes"]
+    assert not list((tmp_path / "spool").iterdir())
+
+
+async def test_a_request_joins_what_it_continues_though_that_is_in_a_file(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[str] = []
+    plan = Planner.plan
+
+    def count(self: Planner, exchange: Exchange, *parts: Any, **options: Any) -> Any:
+        planned.append(exchange.id)
+        return plan(self, exchange, *parts, **options)
+
+    monkeypatch.setattr(Planner, "plan", count)
+    queue = waiting(tmp_path / "spool")
+    recorder = stopped(store, queue)
+    client = Client(recorder)
+    others = [await client.send([user(f"other {n}")], assistant("yes")) for n in range(50)]
+    first = await client.send([user("one")], assistant("two"))
+    queue.save()
+    second = await client.send([user("one"), assistant("two"), user("three")], assistant("four"))
+    assert second.session_id == first.session_id
+    assert planned == [first.id], "only what the request continues is planned before its answer"
+    # The system prompt may change between two requests of a conversation.
+    changed = Client(recorder, system="It is Monday.")
+    third = await changed.send(
+        [user("one"), assistant("two"), user("three"), assistant("four"), user("five")],
+        assistant("six"),
+    )
+    assert third.session_id == first.session_id
+    await recorder.start()
+    await recorder.close()
+    assert await stored_texts(store, first) == ["one", "two", "three", "four", "five", "six"]
+    assert await stored_texts(store, others[7]) == ["other 7", "yes"]
+
+
+async def test_of_many_equal_requests_only_the_newest_are_planned_at_once(
+    tmp_path: Path, store: Store
+) -> None:
+    queue = waiting(tmp_path / "spool")
+    recorder = stopped(store, queue)
+    client = Client(recorder)
+    for number in range(100):
+        await client.send([user("one")], assistant(f"answer {number}"))
+    before = len(queue)
+    last = [user("one"), assistant("answer 99"), user("more")]
+    exchange = await client.send(last, assistant("yes"))
+    assert before - len(queue) + 1 <= 10
+    await recorder.start()
+    await recorder.close()
+    assert "answer 99" in await stored_texts(store, exchange)
+
+
+async def test_a_full_disk_leaves_exchanges_in_memory_within_its_bounds(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    queue = waiting(tmp_path / "spool", memory_bytes=60_000)
+    recorder = stopped(store, queue)
+    client = Client(recorder)
+    with monkeypatch.context() as patch, caplog.at_level(logging.CRITICAL):
+        patch.setattr(os, "write", refuse)
+        sent = [await client.send([user("x" * 500)], assistant("yes")) for _ in range(60)]
+    metrics = recorder.metrics()
+    assert metrics["queued_bytes"] <= 130_000
+    assert metrics["shed_messages"]
+    assert metrics["dropped"]
+    await recorder.start()
+    await recorder.close()
+    assert recorder.metrics()["stored"] == 60 - metrics["dropped"]
+    assert await store.exchange(sent[0].id) is not None
+
+
+async def test_damaged_files_cost_only_what_is_damaged(
+    tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = waiting(tmp_path / "spool")
+    client = Client(stopped(store, queue))
+    sent = [await client.send([user(f"number {n}")], assistant("yes")) for n in range(4)]
+    queue.save()
+    (file,) = (tmp_path / "spool").iterdir()
+    data = file.read_bytes()
+    queue.close()
+    at = data.index(b"number 1")
+    file.write_bytes(data[:at] + b"X" + data[at + 1 : -10])
+    with caplog.at_level(logging.CRITICAL):
+        async with recording(store, waiting=waiting(tmp_path / "spool")):
+            pass
+    stored = [await store.exchange(exchange.id) is not None for exchange in sent]
+    assert stored == [True, False, True, False]
+    assert not list((tmp_path / "spool").iterdir())
+
+
+async def test_a_decoded_response_comes_back_from_a_file(tmp_path: Path, store: Store) -> None:
+    recorder = stopped(store, waiting(tmp_path / "spool"))
+    exchange = await Client(recorder).send([user("one")], assistant("two"))
+    models = Models()
+    model = resolved_model(exchange, models)
+    assert model is not None
+    exchange.response = priced_response(exchange, models, model).message
+    exchange.response_parts = []
+    assert exchange.response is not None
+    backlog = Backlog(tmp_path / "more", "sqlite:///x")
+    (place,) = backlog.save([exchange])
+    loaded = backlog.load(place)
+    assert loaded.response == exchange.response
+    assert loaded.session_id == exchange.session_id
+    assert loaded.request_body == exchange.request_body
+    backlog.release(place)
+    backlog.close()
