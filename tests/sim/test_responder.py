@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import jsonschema_rs
@@ -124,6 +125,26 @@ def test_the_choice_of_tools_is_kept() -> None:
     assert calls(choose("required")) == [("read_file", {"path": "notes.txt"})]
     assert calls(choose("tool", "list_files")) == [("list_files", {"path": "notes.txt"})]
     assert text_of(choose("tool", "list_files")) == ""
+
+
+def test_a_loop_that_forces_calls_ends_at_the_final_tool() -> None:
+    forced = AdapterOptions(tool_choice=ToolChoice("required"))
+    final = tool("final_result", {"type": "object", "properties": {"city": {"type": "string"}}})
+    prompt, called = (
+        user("Read notes.txt"),
+        ToolUseBlock("tu_1", "read_file", {"path": "notes.txt"}),
+    )
+    result = message(Role.TOOL, ToolResultBlock("tu_1", (TextBlock("a"),)))
+    request = (prompt, message(Role.ASSISTANT, called), result)
+    then = respond(*request, options=forced, tools=(*TOOLS, final))
+    assert [name for name, _ in calls(then)] == ["final_result"]
+
+
+def test_a_schema_in_the_text_is_filled() -> None:
+    schema = '{"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}'
+    prompt = user(f"How old is it? Reply with JSON that matches this schema: {schema}")
+    reply = respond(prompt, options=AdapterOptions(output=OutputFormat()), tools=())
+    assert "age" in json.loads(text_of(reply))
 
 
 def test_it_says_that_it_is_a_simulator() -> None:

@@ -116,6 +116,15 @@ def _adjust_responses(body: Wire, message: Message) -> None:
         item["encrypted_content"] = content
 
 
+# Vertex names the publisher, and the project if the address does.
+_VERTEX = r"/v1(?:beta1?)?/(?:projects/[^/]+/locations/[^/]+/)?publishers"
+_GOOGLE = rf"(?:/v1(?:beta)?/|{_VERTEX}/google/)"
+_ANTHROPIC_ERRORS = {
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    529: "overloaded_error",
+}
 _OPENAI_ERRORS = {503: "server_error", 529: "overloaded_error", 404: "invalid_request_error"}
 _ENDPOINTS = (
     Endpoint(
@@ -123,22 +132,38 @@ _ENDPOINTS = (
         paths={r"/v1/messages": "answer", r"/v1/messages/count_tokens": "count"},
         signs_thinking=True,
         request_id_header="request-id",
-        error_kinds={
-            403: "permission_error",
-            404: "not_found_error",
-            413: "request_too_large",
-            529: "overloaded_error",
-        },
+        error_kinds=_ANTHROPIC_ERRORS,
         max_body_bytes=32_000_000,
     ),
     Endpoint(
+        adapter_name="vertex-claude",
+        paths={
+            rf"{_VERTEX}/anthropic/models/(?P<model>[^/:]+):rawPredict": "answer",
+            rf"{_VERTEX}/anthropic/models/(?P<model>[^/:]+):streamRawPredict": "stream",
+        },
+        signs_thinking=True,
+        error_kinds=_ANTHROPIC_ERRORS,
+    ),
+    Endpoint(
+        adapter_name="bedrock",
+        paths={
+            r"/model/(?P<model>.+)/invoke": "answer",
+            r"/model/(?P<model>.+)/invoke-with-response-stream": "stream",
+        },
+        stream_content_type="application/vnd.amazon.eventstream",
+        signs_thinking=True,
+        request_id_header="x-amzn-requestid",
+        error_kinds=_ANTHROPIC_ERRORS,
+    ),
+    Endpoint(
         adapter_name="openai",
-        paths={r"(?:/v1)?/chat/completions": "answer"},
+        # Hosts of this protocol put it behind paths of their own, such as /openai/v1.
+        paths={r"(?:/[\w-]+)*/chat/completions": "answer"},
         error_kinds=_OPENAI_ERRORS,
     ),
     Endpoint(
         adapter_name="openai-responses",
-        paths={r"(?:/v1)?/responses": "answer"},
+        paths={r"(?:/[\w-]+)*/responses": "answer"},
         signs_thinking=True,
         error_kinds=_OPENAI_ERRORS,
         adjust=_adjust_responses,
@@ -146,9 +171,9 @@ _ENDPOINTS = (
     Endpoint(
         adapter_name="gemini",
         paths={
-            r"/v1(?:beta)?/models/(?P<model>[^/:]+):generateContent": "answer",
-            r"/v1(?:beta)?/models/(?P<model>[^/:]+):streamGenerateContent": "stream",
-            r"/v1(?:beta)?/models/(?P<model>[^/:]+):countTokens": "count",
+            rf"{_GOOGLE}models/(?P<model>[^/:]+):generateContent": "answer",
+            rf"{_GOOGLE}models/(?P<model>[^/:]+):streamGenerateContent": "stream",
+            rf"{_GOOGLE}models/(?P<model>[^/:]+):countTokens": "count",
         },
         # Gemini signs a part, not a thought: the signature belongs to the call that follows.
         call_signature_format="signature_on_next",

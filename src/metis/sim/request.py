@@ -106,9 +106,12 @@ def decode_call(
     protocol = endpoint.codec.protocol
     # Counting takes requests that are not complete, such as one without `max_tokens`.
     if settings.strict and match.action != "count":
-        CHECKS[protocol](
-            body, CheckContext(signer=signer, headers=http_request.headers, model=model)
-        )
+        checked, headers = body, http_request.headers
+        if protocol == "anthropic" and match.model is not None:
+            # Bedrock and Vertex take the model from the path and the version from the body.
+            checked = {**body, "model": model}
+            headers = {**headers, "anthropic-version": str(checked.pop("anthropic_version", ""))}
+        CHECKS[protocol](checked, CheckContext(signer=signer, headers=headers, model=model))
     if settings.models is not None and model not in settings.models:
         raise InvalidRequestError(f"model: {model}", status=404, code="model_not_found")
     adapter = endpoint.adapter

@@ -3,8 +3,9 @@
 The same request always gets the same reply.
 """
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +28,9 @@ from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.json_access import maybe_object
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+_DECODER = json.JSONDecoder()
+_OBJECT_START = re.compile(r"\{\s*\"")
+_MAX_SCHEMA_TEXT, _MAX_SCHEMAS = 50_000, 20
 _ANY_OBJECT = {"type": "object", "properties": {"answer": {"type": "string"}}}
 
 
@@ -83,9 +87,26 @@ def _text(turn: LastTurn, calls: list[PlannedCall], options: AdapterOptions) -> 
         is_forced = options.tool_choice is not None and options.tool_choice.mode != "auto"
         return "" if is_forced else f"I will call {_tool_names(calls)}."
     if options.output is not None:
-        schema = options.output.schema or _ANY_OBJECT
+        # A host without schemas gets the schema in the text of the request.
+        schema = options.output.schema or _written_schema(turn) or _ANY_OBJECT
         return _encode(SchemaFiller(schema, Entities(turn.text)).fill()).decode()
     return reply_text(turn)
+
+
+def _written_schema(turn: LastTurn) -> dict[str, Any] | None:
+    """Return the first JSON Schema of an object that stands in a text of the conversation."""
+    for message in turn.messages:
+        for block in message.content:
+            text = block.text if isinstance(block, TextBlock) else ""
+            # A schema is short and stands near the end or the beginning; hostile texts are long.
+            for start in list(_OBJECT_START.finditer(text[:_MAX_SCHEMA_TEXT]))[:_MAX_SCHEMAS]:
+                try:
+                    found, _ = _DECODER.raw_decode(text, start.start())
+                except (ValueError, RecursionError):
+                    continue
+                if "properties" in maybe_object(found):
+                    return maybe_object(found)
+    return None
 
 
 def _thinking(turn: LastTurn, calls: list[PlannedCall], tools: Sequence[ToolDefinition]) -> str:
@@ -118,9 +139,20 @@ def _choose_calls(
     earlier = [PlannedCall(call.name, dict(call.input)) for call in turn.calls]
     calls = [call for call in planned if call not in earlier]
     # A request that forces a call gets one, even if it repeats an earlier one.
-    if not calls and choice.mode in ("tool", "required"):
-        calls = planned or _calls_of(tools[0], entities)
+    if not calls and choice.mode == "required":
+        calls = _calls_of(_final_tool(tools, {call.tool for call in earlier}), entities)
+    elif not calls and choice.mode == "tool":
+        calls = planned
     return calls[:1] if options.parallel_tool_calls is False else calls
+
+
+def _final_tool(tools: Sequence[ToolDefinition], called: Container[str]) -> ToolDefinition:
+    """Return the tool that ends a loop in which every response has to call one.
+
+    Agents end at a tool with such a name; else a tool that was not called yet brings new results.
+    """
+    new = [tool for tool in tools if tool.name not in called] or tools
+    return next((tool for tool in new if _FINAL_NAME.search(tool.name)), new[0])
 
 
 class _Intent(Struct, frozen=True):
@@ -151,6 +183,9 @@ _GENERIC_WORDS = frozenset(
     {"get", "set", "the", "tool", "file", "files", "make", "call", "use", "for", "run"}
 )
 _WORD = re.compile(r"[a-z]{3,}")
+_FINAL_NAME = re.compile(
+    r"final|answer|finish|submit|complet|respon[ds]|output|result|done|return", re.IGNORECASE
+)
 _PATH_PROPERTY = re.compile(r"path|file", re.IGNORECASE)
 _LOCATION_PROPERTY = re.compile(r"city|place|location|town", re.IGNORECASE)
 

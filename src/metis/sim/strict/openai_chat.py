@@ -27,8 +27,8 @@ _KEYS = frozenset(
         *("presence_penalty", "prompt_cache_key", "prompt_cache_options"),
         *("prompt_cache_retention", "reasoning", "reasoning_effort", "response_format"),
         *("safety_identifier", "seed", "service_tier", "stop", "store", "stream"),
-        *("stream_options", "temperature", "tool_choice", "tools", "top_k", "top_logprobs"),
-        *("top_p", "user", "verbosity", "web_search_options"),
+        *("stream_options", "temperature", "thinking", "tool_choice", "tools", "top_k"),
+        *("top_logprobs", "top_p", "user", "verbosity", "web_search_options"),
     }
 )
 """The keys of OpenAI, and those with which other hosts of the protocol enable thinking."""
