@@ -17,6 +17,7 @@ from metis.store import Store
 from metis.store import open as open_store
 from metis.store.database import newest_schema, schema_statements, schema_steps
 from metis.store.entries import AnyEntry, ErrorEntry, MessageEntry, encode_entry
+from metis.store.queries import read_history_before
 from metis.store.records import to_microseconds
 from postgres import Server
 
@@ -77,6 +78,13 @@ async def test_numbers_are_those_that_were_acknowledged(store: Store, seed: int)
         assert [(e.seq, e.id) for e in behind] == stored[after:]
         both = await store.history(S, after=after, newest=10)
         assert both == behind[-10:]
+    for before in (0, 1, 2, 63, 64, 65, 130, 258, 259, 260, 400):
+        for count in (1, 10, 64, 100):
+            page = await store.read(
+                lambda t, before=before, count=count: read_history_before(t, S, before, count)
+            )
+            expected = stored[: max(0, before - 1)]
+            assert [(e.seq, e.id) for e in page] == expected[max(0, len(expected) - count) :]
     assert await store.check() == []
 
 

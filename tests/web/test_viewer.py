@@ -24,7 +24,7 @@ from metis.canonical import (
     new_tool_use_id,
     new_ulid,
 )
-from metis.web.app import COOKIE, Viewer
+from metis.web.app import COOKIE, TokenAccess, Viewer
 
 pytestmark = pytest.mark.anyio
 TOKEN = "a-token-of-the-start"  # noqa: S105 - of this test
@@ -113,7 +113,7 @@ async def shown(tmp_path: Path) -> Any:
             message(Role.ASSISTANT, TextBlock("done"), **answered),
         ):
             await opened.append(one)
-        yield Browser(Viewer(opened, TOKEN)), session.id, opened
+        yield Browser(Viewer(opened, TokenAccess(TOKEN))), session.id, opened
 
 
 async def test_the_token_becomes_a_cookie_and_leaves_the_address(shown: Any) -> None:
@@ -132,8 +132,10 @@ async def test_the_token_becomes_a_cookie_and_leaves_the_address(shown: Any) -> 
 async def test_another_host_and_other_methods_are_refused(shown: Any) -> None:
     browser, session_id, _ = shown
     assert (await browser.get("/", host="evil.example"))[0] == 403
-    for method in ("POST", "PUT", "DELETE"):
+    for method in ("PUT", "DELETE", "PATCH"):
         assert (await browser.get(f"/s/{session_id}", method=method))[0] == 405
+    # A form without the token of one of our pages.
+    assert (await browser.get(f"/s/{session_id}/replay", method="POST"))[0] == 403
     status, headers, body = await browser.get("/", method="HEAD")
     assert (status, body) == (200, "")
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -141,7 +143,11 @@ async def test_another_host_and_other_methods_are_refused(shown: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/requests", "/losses", "/export.html", "/requests?first=gemini:x&second=ollama:y"]
+    "path",
+    [
+        *("", "/requests", "/losses", "/export.html", "/requests?first=gemini:x&second=ollama:y"),
+        *("/what-if", "/resume", "/export", "/replay?at=x", "/older?before=9"),
+    ],
 )
 async def test_nothing_in_a_conversation_becomes_markup(shown: Any, path: str) -> None:
     browser, session_id, _ = shown
@@ -197,7 +203,7 @@ async def test_search_list_and_cost(shown: Any) -> None:
     status, headers, body = await browser.get("/cost.csv?by=model")
     assert status == 200
     assert headers["content-type"].startswith("text/csv")
-    assert '"anthropic:claude-sonnet-4-6",2,2000,0,40,0.0066' in body
+    assert "anthropic:claude-sonnet-4-6,2,2000,0,40,0.0066" in body
     assert (await browser.get("/cost.csv?by=nothing"))[0] == 400
 
 

@@ -4,13 +4,25 @@ import asyncio
 import secrets
 import socket
 import webbrowser
+from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 
-from metis.canonical.errors import SettingsError
+from msgspec.structs import replace
+
+from metis.canonical.errors import NoTurnError, SettingsError
+from metis.canonical.ids import new_session_id
+from metis.canonical.message import Message
 from metis.cli.output import echo
-from metis.settings import UserPaths, load
+from metis.events import SqliteTrace
+from metis.session.library import Metis
+from metis.session.options import SIMULATED_MODEL, Options
+from metis.session.reply import collect_reply
+from metis.settings import LoadedSettings, UserPaths, load
 from metis.store import open as open_store
+from metis.store.entries import entry_of
 
 _HOST = "127.0.0.1"
+_SIMULATOR = "sim"
 
 
 def run_web(store: str | None, port: int, *, opens_browser: bool) -> int:
@@ -37,23 +49,77 @@ async def _serve(
     try:
         import uvicorn  # noqa: PLC0415 - optional
 
-        from metis.web.app import Viewer  # noqa: PLC0415 - needs jinja2, which is optional
+        from metis.web.app import TokenAccess, Viewer  # noqa: PLC0415 - needs jinja2, optional
+        from metis.web.index import ViewerIndex  # noqa: PLC0415 - only for this command
+        from metis.web.pages import index_path  # noqa: PLC0415 - only for this command
     except ImportError:
         reason = "the viewer needs more packages: pip install 'metis-llm[web]'"
         raise SettingsError(reason, place="metis web") from None
     paths = UserPaths.from_environment()
-    url = load({"store": store}, paths=paths).settings.store or paths.store_url
+    loaded = load({"store": store}, paths=paths)
+    url = loaded.settings.store or paths.store_url
     # Recovery would end turns of other processes that are still running.
     async with open_store(url, recover=False) as opened:
+        index = ViewerIndex(opened, index_path(opened.name, paths.home))
+        trace = SqliteTrace(paths.trace) if paths.trace.exists() else None
+        viewer = Viewer(
+            opened,
+            TokenAccess(token),
+            index=index,
+            replayer=_Replayer(loaded, paths).replay,
+            trace=trace,
+        )
         config = uvicorn.Config(
-            Viewer(opened, token),
+            viewer,
             lifespan="off",
             access_log=False,  # it would hold the token
             log_config=None,
             server_header=False,
+            # A page that follows a conversation never ends by itself.
+            timeout_graceful_shutdown=1,
         )
         echo(f"metis viewer on {address}")
         echo("Only this machine can open it; Ctrl-C ends it.", err=True)
         if opens_browser:
             webbrowser.open(address)
-        await uvicorn.Server(config).serve([listening])
+        # The whole index may take a while; pages show what is there.
+        reading = asyncio.create_task(index.refresh())
+        try:
+            await uvicorn.Server(config).serve([listening])
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            index.close()
+            if trace is not None:
+                trace.close()
+
+
+class _Replayer:
+    """Asks models for another response to a history, in a store of its own that is deleted."""
+
+    def __init__(self, loaded: LoadedSettings, paths: UserPaths) -> None:
+        self._loaded = loaded
+        self._paths = paths
+
+    async def replay(self, messages: Sequence[Message], model: str) -> Message:
+        """Return the response; nothing is stored, and the model gets no tools."""
+        is_simulated = model == _SIMULATOR
+        settings = self._loaded.settings
+        options = Options(
+            base_urls={} if is_simulated else settings.base_urls,
+            key_file=self._paths.keys,
+            budget=settings.budget,
+            simulate=is_simulated,
+            free=is_simulated,
+        )
+        session_id = new_session_id()
+        with TemporaryDirectory(prefix="metis-") as directory:
+            async with Metis(f"sqlite:///{directory}/replay.db", options) as library:
+                entries = [entry_of(replace(one, session_id=session_id)) for one in messages]
+                await library.store.import_entries(entries)
+                session = await library.resume(session_id)
+                events = session.respond(model=SIMULATED_MODEL if is_simulated else model)
+                message = (await collect_reply(events, session_id)).message
+        if message is None:
+            raise NoTurnError("the model gave no response")
+        return message

@@ -22,7 +22,13 @@ from metis.store.records import (
     from_row,
     session_record,
 )
-from metis.store.sequence import START, mark_before, read_newest_slice, read_slice
+from metis.store.sequence import (
+    START,
+    mark_before,
+    read_newest_slice,
+    read_slice,
+    read_slice_before,
+)
 
 TITLE_LENGTH = 200
 """The longest title in characters; a screen cuts it to its width."""
@@ -110,6 +116,15 @@ def read_history(
     if not numbered:
         read_session(transaction, session_id)  # raises for an unknown session
     return [_entry(seq, item) for seq, item in numbered]
+
+
+def read_history_before(
+    transaction: Transaction, session_id: str, before: int, count: int
+) -> list[AnyEntry]:
+    """Return the entries of a session that come right before a number, in order."""
+    part = read_slice_before(transaction, session_id, before, count)
+    numbered = [(seq, item) for seq, item in part.with_numbers() if seq < before]
+    return [_entry(seq, item) for seq, item in numbered[max(0, len(numbered) - count) :]]
 
 
 def _entry(seq: int, item: Message | str) -> AnyEntry:

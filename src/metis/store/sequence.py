@@ -29,6 +29,7 @@ from metis.store.tables import BEFORE_ANY_TIME, INSERT_JOURNAL, Tables
 
 _COLUMNS = "id, session_id, role, {}, {}, created_at, schema_version"
 _AFTER = "session_id = ? AND created_at > ? ORDER BY created_at"
+_BETWEEN = "session_id = ? AND created_at > ? AND created_at <= ? ORDER BY created_at"
 _ONE = "id = ? AND session_id = ?"
 # What a row may raise whose bytes are not those that were written.
 _DAMAGE = (DecodeError, ValueError, TypeError, AttributeError, OverflowError)
@@ -37,6 +38,9 @@ _JOURNAL = (
 )
 _MARK = (
     "SELECT seq, latest_at FROM journal WHERE session_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+)
+_NEXT_MARK = (
+    "SELECT seq, latest_at FROM journal WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT 1"
 )
 _COUNT_AFTER = "SELECT count(*) FROM messages WHERE session_id = ? AND created_at > ?"
 _CHUNK = 64
@@ -207,6 +211,28 @@ def read_newest_slice(
     """Read the end of a session: at least `count` messages and entries, or all after a number."""
     seq = max(last_sequence_number(transaction, session_id) - count, after)
     return read_slice(transaction, session_id, mark_before(transaction, session_id, seq))
+
+
+def read_slice_before(
+    transaction: Transaction, session_id: str, before: int, count: int
+) -> HistorySlice:
+    """Read at least `count` messages and entries before a number, and a few after it."""
+    rows = transaction.run(_NEXT_MARK, (session_id, before))
+    if not rows:
+        return read_newest_slice(transaction, session_id, max(count, _CHUNK) + count)
+    start = mark_before(transaction, session_id, max(0, before - count - 1))
+    # Up to a mark no message has a later time than the mark says, so that the rest of a long
+    # session need not be read.
+    end = JournalMark(*rows[0])
+    journal = [
+        row for row in transaction.run(_JOURNAL, (session_id, start.seq)) if row[0] <= end.seq
+    ]
+    values = (session_id, start.latest_at, end.latest_at)
+    rows = transaction.run(_select(transaction.binary_text, _BETWEEN), values)
+    rows += _backdated_rows(transaction, session_id, journal, {row[0] for row in rows})
+    messages = _messages(session_id, rows, _full_texts(journal))
+    messages.sort(key=_by_id)
+    return HistorySlice(start, messages, journal)
 
 
 def rewrite_journal(tables: Tables, session_id: str) -> None:

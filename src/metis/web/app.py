@@ -1,24 +1,29 @@
-"""The viewer as an ASGI application: routes, the start token, and headers that browsers obey.
+"""The viewer as an ASGI application: routes, who may look, and headers that browsers obey.
 
-Every page is read only: there is no request that changes anything. Who has the token of the start
-may look; the token becomes a cookie at once, so that it is in no link, log or Referer header.
+Pages are read with GET. The one action, a replay, is a POST with a token that only our own pages
+hold. Who may look is decided by an `Access`: the token of the start on loopback, or the keys of the
+gateway. Either becomes a cookie at once, so that it is in no link, log or Referer header.
 """
 
+import asyncio
+import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from importlib.resources import files
-from typing import cast
+from typing import Protocol, cast
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from metis.canonical.errors import MetisError, UnknownSessionError
-from metis.interchange.export import Conversation
-from metis.interchange.html import write_html
+from metis.events.trace import TraceStore
 from metis.store import Store
-from metis.web import views
+from metis.web.index import ViewerIndex
+from metis.web.pages import Pages
+from metis.web.statistics import Content, number
+from metis.web.turns import Replayer
 
 log = logging.getLogger("metis.web")
 
@@ -27,11 +32,22 @@ Send = Callable[[dict[str, object]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, object]]]
 
 COOKIE = "metis_viewer"
+MAX_FORM_BYTES = 64 * 1024
+_LIVE_S = 0.5
+"""How often the live tail looks for new messages."""
+_MAX_TAILS = 200
 _LOCAL_HOST = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
-_STATIC = {"style.css": "text/css", "viewer.js": "text/javascript"}
+_STATIC = {
+    "style.css": "text/css",
+    "viewer.js": "text/javascript",
+    "htmx.min.js": "text/javascript",
+    "uPlot.iife.min.js": "text/javascript",
+    "uPlot.min.css": "text/css",
+    "LICENSES.txt": "text/plain",
+}
 _POLICY = (
     b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
-    b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS = (
     # Nothing is loaded from elsewhere and no page can be put into a frame; content of models,
@@ -39,7 +55,8 @@ _HEADERS = (
     (b"content-security-policy", _POLICY),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    # Forms send their origin only with a policy that lets our own pages see it.
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
@@ -63,36 +80,134 @@ class Page(Exception):  # noqa: N818 - the answer to a request that ends early
         super().__init__()
 
 
+class Request:
+    """What a browser sent."""
+
+    def __init__(self, scope: Scope, base: str) -> None:
+        path = str(scope["path"])
+        self.method = str(scope["method"])
+        self.path = path.removeprefix(base) if base else path
+        self.query = dict(parse_qsl(_text(scope["query_string"]), keep_blank_values=True))
+        listed = cast("Sequence[tuple[bytes, bytes]]", scope["headers"])
+        self.headers = {_text(name).lower(): _text(value) for name, value in listed}
+        self.form: dict[str, str] = {}
+        self.cookies: dict[str, str] = {}
+        for part in self.headers.get("cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            self.cookies[name] = value
+
+
+class Access(Protocol):
+    """Who may look at what."""
+
+    def check(self, request: Request, base: str) -> tuple[str, str]:
+        """Return whose conversations may be seen (empty for all), and a secret of the visit.
+
+        Raises:
+            Page: the browser has to go elsewhere first, or may not look.
+        """
+        ...
+
+
+class TokenAccess:
+    """Whoever has the token of the start sees everything; only names of this machine are served."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def check(self, request: Request, base: str) -> tuple[str, str]:
+        """Return that everything may be seen, or raise what the browser gets instead."""
+        # A page of another site that resolves its name to this machine has another Host.
+        if not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
+            raise Page("this address is not the one that the viewer was started with", 403)
+        token = request.query.pop("token", None)
+        if token is not None and _is_equal(token, self._token):
+            rest = urlencode(request.query)
+            target = f"{request.path}?{rest}" if rest else request.path
+            # Never to another host, as `//host` would be.
+            raise _redirect(f"{base}/{target.lstrip('/')}", self._token, base)
+        if not _is_equal(request.cookies.get(COOKIE, ""), self._token):
+            raise Page("open the address that `metis web` printed: it has the token", 401)
+        return "", self._token
+
+
+class KeyAccess:
+    """Whoever has a key of the gateway sees the conversations of its name.
+
+    The cookie holds the name and a digest that only who knows the key can make, so that every
+    worker process can check it.
+    """
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        self._keys = keys
+        """The names of conversations' owners by key."""
+
+    def check(self, request: Request, base: str) -> tuple[str, str]:
+        """Return whose conversations may be seen, or raise the page that asks for the key."""
+        if request.method == "POST" and request.path == "/login":
+            for key in self._keys:
+                if _is_equal(request.form.get("key", ""), key):
+                    raise _redirect(f"{base}/", _key_digest(key), base)
+        digest = request.cookies.get(COOKIE, "")
+        for key, name in self._keys.items():
+            if _is_equal(digest, _key_digest(key)):
+                return name, digest
+        raise Page("login", 401)
+
+
+def _key_digest(key: str) -> str:
+    return hmac.new(key.encode(), b"metis viewer", hashlib.sha256).hexdigest()
+
+
+def _is_equal(first: str, second: str) -> bool:
+    return hmac.compare_digest(first.encode("utf-8", "replace"), second.encode())
+
+
+def _redirect(location: str, secret: str, base: str) -> Page:
+    cookie = f"{COOKIE}={secret}; HttpOnly; SameSite=Strict; Path={base or '/'}"
+    headers = ((b"location", location.encode()), (b"set-cookie", cookie.encode()))
+    return Page("", 303, headers=headers)
+
+
 def _load_template(name: str) -> str:
     return (files("metis.web") / "templates" / name).read_text(encoding="utf-8")
 
 
 class Viewer:
-    """Shows a store; `token` is what a browser must know once."""
+    """Shows a store in a browser."""
 
-    def __init__(self, store: Store, token: str) -> None:
+    def __init__(  # noqa: PLR0913 - what it shows and may do, all by name
+        self,
+        store: Store,
+        access: Access,
+        *,
+        index: ViewerIndex | None = None,
+        base: str = "",
+        replayer: Replayer | None = None,
+        trace: TraceStore | None = None,
+    ) -> None:
         self._store = store
-        self._token = token
+        self._access = access
+        self._index = index or ViewerIndex(store)
+        self._base = base
+        self._replayer = replayer
+        self._trace = trace
+        self._pages: dict[str, Pages] = {}
+        self._tails = 0
         self._templates = Environment(
             loader=FunctionLoader(_load_template), autoescape=True, undefined=StrictUndefined
         )
-        self._pages = {"": self._list, "cost": self._cost, "cost.csv": self._cost_csv}
-        self._session_pages = {
-            "": self._conversation,
-            "requests": self._requests,
-            "losses": self._losses,
-            "export.html": self._export,
-        }
+        cast("dict[str, object]", self._templates.globals)["base"] = base
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        del receive  # no request has a body that counts
         if scope["type"] != "http":
             return
+        request = Request(scope, self._base)
         try:
-            page = await self._answer(scope)
+            page = await self._answer(request, receive)
         except Page as early:
-            page = early
+            page = self._framed(early)
         except UnknownSessionError as error:
             page = self._error(404, str(error))
         except MetisError as error:
@@ -100,159 +215,161 @@ class Viewer:
         except Exception:
             log.exception("a page could not be made")
             page = self._error(500, "an error in metis; the log says more")
-        headers = [
-            (b"content-type", f"{page.media_type}; charset=utf-8".encode()),
-            (b"content-length", str(len(page.body)).encode()),
-            *_HEADERS,
-            *page.headers,
-        ]
-        await send({"type": "http.response.start", "status": page.status, "headers": headers})
-        body = b"" if scope["method"] == "HEAD" else page.body
-        await send({"type": "http.response.body", "body": body})
+        if isinstance(page, Page):
+            await _send_page(page, send, is_head=request.method == "HEAD")
+        else:
+            await self._send_stream(page, receive, send)
 
-    async def _answer(self, scope: Scope) -> Page:
-        path, headers = str(scope["path"]), _header_map(scope)
-        query = dict(parse_qsl(_text(scope["query_string"]), keep_blank_values=True))
-        if scope["method"] not in ("GET", "HEAD"):
+    async def _answer(self, request: Request, receive: Receive) -> Page | AsyncGenerator[bytes]:  # noqa: PLR0911 - one for each kind of answer
+        parts = [part for part in request.path.split("/") if part]
+        if request.method == "POST":
+            self._check_origin(request)
+            request.form = await _read_form(receive)
+        elif request.method not in ("GET", "HEAD"):
             return self._error(405, "this viewer only shows; nothing can be changed here")
-        # A page of another site that resolves its name to this machine has another Host.
-        if not _LOCAL_HOST.fullmatch(headers.get("host", "")):
-            return self._error(403, "this address is not the one that the viewer was started with")
-        self._check_token(path, query, headers)
-        match [part for part in path.split("/") if part]:
-            case ["static", name]:
-                return _static_file(name)
-            case ["s", session_id, *rest] if page := self._session_pages.get("/".join(rest)):
-                return await page(session_id, query)
-            case parts if listing := self._pages.get("/".join(parts)):
-                return await listing(query)
+        if len(parts) == 2 and parts[0] == "static":  # noqa: PLR2004 - a directory and a name
+            return _static_file(parts[1])
+        key, secret = self._access.check(request, self._base)
+        pages = self._pages.get(key)
+        if pages is None:
+            pages = Pages(
+                self._store, self._index, key=key, replayer=self._replayer, trace=self._trace
+            )
+            self._pages[key] = pages
+        if request.method == "POST":
+            return await self._act(request, parts, pages, secret)
+        match parts:
+            case ["s", session_id, "live"]:
+                await pages.check_access(session_id)
+                return self._live(pages, session_id, number(request.query.get("after")))
+            case ["s", session_id, *rest] if page := pages.of_session.get("/".join(rest)):
+                await pages.check_access(session_id)
+                return self._render(await page(session_id, request.query), secret)
+            case _ if listing := pages.listings.get("/".join(parts)):
+                return self._render(await listing(request.query), secret)
             case _:
                 return self._error(404, "there is no such page")
 
-    def _check_token(self, path: str, query: dict[str, str], headers: Mapping[str, str]) -> None:
-        given = query.pop("token", None)
-        if given is not None and hmac.compare_digest(given.encode(), self._token.encode()):
-            rest = urlencode(query)
-            cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-            target = f"{path}?{rest}" if rest else path
-            location = "/" + target.lstrip("/")  # never to another host, as `//host` would be
-            redirect = ((b"location", location.encode()), (b"set-cookie", cookie.encode()))
-            raise Page("", 303, headers=redirect)
-        cookies: dict[str, str] = {}
-        for part in headers.get("cookie", "").split(";"):
-            name, _, value = part.strip().partition("=")
-            cookies[name] = value
-        if not hmac.compare_digest(cookies.get(COOKIE, "").encode(), self._token.encode()):
-            raise self._error(401, "open the address that `metis web` printed: it has the token")
+    async def _act(self, request: Request, parts: Sequence[str], pages: Pages, secret: str) -> Page:
+        # The cookie alone does not prove that one of our pages sent the form.
+        if not _is_equal(request.form.pop("csrf", ""), _form_token(secret)):
+            return self._error(403, "the form has expired; open the page again")
+        match parts:
+            case ["s", session_id, "replay"]:
+                await pages.check_access(session_id)
+                return self._render(await pages.replay(session_id, request.form), secret)
+            case _:
+                return self._error(405, "this page only shows; nothing can be changed here")
 
-    # Pages
+    def _check_origin(self, request: Request) -> None:
+        origin = request.headers.get("origin", "")
+        site = request.headers.get("sec-fetch-site", "same-origin")
+        host = request.headers.get("host", "")
+        if site not in ("same-origin", "none") or origin not in (
+            *(f"http://{host}", f"https://{host}"),
+            "",
+        ):
+            raise Page("this form came from another site", 403)
 
-    async def _list(self, query: Mapping[str, str]) -> Page:
-        words, page = query.get("q", "").strip(), _number(query.get("page"))
-        if words:
-            matches = await self._store.search(words, limit=views.PAGE)
-            return self._page("search.html", title=words, words=words, matches=matches)
-        sessions, has_more = await views.list_sessions(self._store, page)
-        return self._page(
-            "list.html",
-            title="Conversations",
-            words="",
-            sessions=sessions,
-            page=page,
-            has_more=has_more,
-            format_usd=views.format_usd,
-        )
+    # Answers
 
-    async def _conversation(self, session_id: str, query: Mapping[str, str]) -> Page:
-        session = await self._store.session(session_id)
-        count = views.PAGE * (1 + _number(query.get("more")))
-        messages = await self._store.messages(session_id, newest=count + 1)
-        return self._page(
-            "conversation.html",
-            title=session.id,
-            session=session,
-            messages=views.message_views(messages[-count:]),
-            more=_number(query.get("more")) + 1 if len(messages) > count else 0,
-        )
+    def _render(self, content: Content, secret: str) -> Page:
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        if content.file_name:
+            disposition = f'attachment; filename="{content.file_name}"'.encode()
+            headers = ((b"content-disposition", disposition),)
+        if not content.template:
+            return Page(content.data, media_type=content.media_type, headers=headers)
+        template = self._templates.get_template(content.template)
+        html = template.render(**content.values, csrf=_form_token(secret))
+        return Page(html, media_type=content.media_type, headers=headers)
 
-    async def _requests(self, session_id: str, query: Mapping[str, str]) -> Page:
-        session = await self._store.session(session_id)
-        messages = views.up_to(await self._store.messages(session_id), query.get("at"))
-        first = query.get("first") or views.DEFAULT_TARGETS[0]
-        second = query.get("second") or views.DEFAULT_TARGETS[1]
-        diff, fault = None, ""
-        try:
-            diff = views.request_diff(messages, first, second)
-        except MetisError as error:
-            fault = str(error)
-        return self._page(
-            "requests.html",
-            title=f"Requests of {session.id}",
-            session=session,
-            at=query.get("at", ""),
-            first=first,
-            second=second,
-            targets=views.targets(),
-            diff=diff,
-            fault=fault,
-        )
-
-    async def _losses(self, session_id: str, query: Mapping[str, str]) -> Page:
-        session = await self._store.session(session_id)
-        chosen = query.get("model", "")
-        names = [chosen] if chosen else list(views.DEFAULT_TARGETS)
-        rows, others, faults = views.loss_lane(await self._store.messages(session_id), names)
-        return self._page(
-            "losses.html",
-            title=f"Losses of {session.id}",
-            session=session,
-            names=names,
-            chosen=chosen,
-            targets=views.targets(),
-            rows=rows,
-            others=others,
-            faults=faults,
-        )
-
-    async def _cost(self, query: Mapping[str, str]) -> Page:
-        days = min(max(_number(query.get("days"), 30), 1), 3650)
-        tables = await views.costs(self._store, days)
-        return self._page(
-            "cost.html",
-            title="Cost",
-            days=days,
-            tables={name: views.cost_rows(lines) for name, lines in tables.items()},
-        )
-
-    async def _cost_csv(self, query: Mapping[str, str]) -> Page:
-        days = min(max(_number(query.get("days"), 30), 1), 3650)
-        by = query.get("by", "day")
-        tables = await views.costs(self._store, days)
-        if by not in tables:
-            return self._error(400, f"by is one of {', '.join(tables)}")
-        lines = ["name,calls,input_tokens,cached_tokens,output_tokens,cost_usd"]
-        for row in views.cost_rows(tables[by]):
-            # A name that begins like a formula would be run by a spreadsheet.
-            name = str(row["name"]).replace('"', '""')
-            name = f"'{name}" if name[:1] in "=+-@" else name
-            counts = f"{row['calls']},{row['input']},{row['cached']},{row['output']}"
-            lines.append(f'"{name}",{counts},{str(row["cost"]).lstrip("$")}')
-        return Page("\n".join(lines) + "\n", media_type="text/csv")
-
-    async def _export(self, session_id: str, query: Mapping[str, str]) -> Page:
-        del query
-        session = await self._store.session(session_id)
-        messages = await self._store.messages(session_id)
-        exported = write_html(Conversation(session, messages))
-        disposition = b'attachment; filename="conversation.html"'
-        return Page(exported.data, headers=((b"content-disposition", disposition),))
-
-    def _page(self, template: str, **values: object) -> Page:
-        return Page(self._templates.get_template(template).render(**values))
+    def _framed(self, page: Page) -> Page:
+        """Return an early answer as a page that people can read."""
+        text = page.body.decode()
+        if page.status == 401 and text == "login":  # noqa: PLR2004 - who is this?
+            html = self._templates.get_template("login.html").render(title="Key")
+            return Page(html, 401)
+        return self._error(page.status, text) if text else page
 
     def _error(self, status: int, text: str) -> Page:
         html = self._templates.get_template("error.html").render(title=f"{status}", text=text)
         return Page(html, status)
+
+    async def _live(self, pages: Pages, session_id: str, after: int) -> AsyncGenerator[bytes]:
+        """Yield what is added to a conversation, as server-sent events of HTML."""
+        if self._tails >= _MAX_TAILS:
+            yield b"event: busy\ndata: too many pages follow conversations\n\n"
+            return
+        self._tails += 1
+        try:
+            yield b"retry: 2000\n\n"
+            updated_at = None
+            while True:
+                session = await self._store.session(session_id)
+                if session.updated_at != updated_at:
+                    updated_at = session.updated_at
+                    content, last = await pages.newer(session_id, after)
+                    if last > after:
+                        after = last
+                        html = self._templates.get_template(content.template)
+                        text = html.render(**content.values)
+                        lines = "".join(f"data: {line}\n" for line in text.splitlines())
+                        yield f"id: {after}\n{lines}\n".encode("utf-8", "replace")
+                await asyncio.sleep(_LIVE_S)
+        finally:
+            self._tails -= 1
+
+    async def _send_stream(
+        self, parts: AsyncGenerator[bytes], receive: Receive, send: Send
+    ) -> None:
+        headers = [(b"content-type", b"text/event-stream"), *_HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        disconnection = asyncio.ensure_future(_wait_for_end(receive))
+        try:
+            async for part in parts:
+                if disconnection.done():
+                    break
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        except MetisError as error:
+            log.info("a live tail ended: %s", error)
+        finally:
+            disconnection.cancel()
+            await parts.aclose()
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _wait_for_end(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_page(page: Page, send: Send, *, is_head: bool) -> None:
+    headers = [
+        (b"content-type", f"{page.media_type}; charset=utf-8".encode()),
+        (b"content-length", str(len(page.body)).encode()),
+        *_HEADERS,
+        *page.headers,
+    ]
+    await send({"type": "http.response.start", "status": page.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if is_head else page.body})
+
+
+async def _read_form(receive: Receive) -> dict[str, str]:
+    body = b""
+    while True:
+        event = await receive()
+        if event["type"] != "http.request":
+            raise Page("the form did not arrive", 400)
+        body += cast("bytes", event.get("body", b""))
+        if len(body) > MAX_FORM_BYTES:
+            raise Page("the form is too large", 413)
+        if not event.get("more_body"):
+            return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _form_token(secret: str) -> str:
+    return hmac.new(secret.encode(), b"form", hashlib.sha256).hexdigest()
 
 
 def _static_file(name: str) -> Page:
@@ -262,14 +379,5 @@ def _static_file(name: str) -> Page:
     return Page((files("metis.web") / "static" / name).read_bytes(), media_type=media_type)
 
 
-def _header_map(scope: Scope) -> dict[str, str]:
-    listed = cast("Sequence[tuple[bytes, bytes]]", scope["headers"])
-    return {_text(name).lower(): _text(value) for name, value in listed}
-
-
 def _text(value: object) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else ""
-
-
-def _number(text: str | None, default: int = 0) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 7 else default  # noqa: PLR2004 - no page needs more digits

@@ -1,12 +1,12 @@
 """What the pages show: values that are read from the store and computed from messages."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from functools import partial
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis import adapters
 from metis.canonical.blocks import (
@@ -23,11 +23,20 @@ from metis.canonical.errors import MetisError
 from metis.canonical.message import Message, Role
 from metis.catalog.models import is_model_id
 from metis.catalog.tables import catalog
-from metis.events.analytics import CostLine, cost_by
 from metis.interchange.html import markdown_html
 from metis.projection.loss import Loss
-from metis.session.stored_calls import stored_calls
-from metis.store import Overview, Store
+from metis.store.entries import (
+    AnyEntry,
+    BookmarkEntry,
+    CompactionEntry,
+    ErrorEntry,
+    ForkEntry,
+    MessageEntry,
+    RetractionEntry,
+    RewindEntry,
+    SwapEntry,
+)
+from metis.store.threads import Threads
 from metis.verify.request_diff import aligned_lines, body_lines
 from metis.wire.call import AdapterOptions, WireRequest
 
@@ -43,7 +52,7 @@ DEFAULT_TARGETS = (
 )
 _MAX_TEXT = 200_000
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-_MARKS = {" ": "equal", "<": "first", ">": "second", "|": "changed"}
+MARKS = {" ": "equal", "<": "first", ">": "second", "|": "changed"}
 
 
 class BlockView(Struct, frozen=True, kw_only=True):
@@ -58,6 +67,8 @@ class BlockView(Struct, frozen=True, kw_only=True):
     """The data URL of an image."""
     is_error: bool = False
     is_folded: bool = False
+    result: "BlockView | None" = None
+    """The result of a call."""
 
 
 class MessageView(Struct, frozen=True, kw_only=True):
@@ -71,6 +82,20 @@ class MessageView(Struct, frozen=True, kw_only=True):
     tokens: str = ""
     cost: str = ""
     status: str = ""
+    is_swap: bool = False
+    """Whether another model answered before."""
+
+
+class NoteView(Struct, frozen=True, kw_only=True):
+    """What happened between two messages: a swap, a summary, a rewind, an error."""
+
+    id: str
+    kind: str
+    title: str
+    text: str = ""
+    time: str
+    link: str = ""
+    """The conversation that it leads to."""
 
 
 class DiffView(Struct, frozen=True, kw_only=True):
@@ -90,18 +115,70 @@ class LaneRow(Struct, frozen=True, kw_only=True):
     cells: list[list[Loss]]
 
 
-async def list_sessions(store: Store, page: int) -> tuple[list[Overview], bool]:
-    """Return one page of sessions, newest first, and whether there are more."""
-    overviews = await store.overviews((page + 1) * PAGE + 1)
-    return overviews[page * PAGE : (page + 1) * PAGE], len(overviews) > (page + 1) * PAGE
+def timeline(history: Sequence[AnyEntry]) -> list[MessageView | NoteView]:
+    """Return entries for a page: messages with the results of their calls, and notes."""
+    results = {
+        block.tool_use_id: (entry.message, block)
+        for entry in history
+        if isinstance(entry, MessageEntry)
+        for block in entry.message.content
+        if isinstance(block, ToolResultBlock)
+    }
+    shown: list[MessageView | NoteView] = []
+    paired: set[str] = set()
+    swapped = ""
+    for entry in history:
+        if isinstance(entry, MessageEntry):
+            message = entry.message
+            calls = [block.id for block in message.content if isinstance(block, ToolUseBlock)]
+            paired.update(call for call in calls if call in results)
+            answers = [block for block in message.content if isinstance(block, ToolResultBlock)]
+            if message.role is Role.TOOL and all(b.tool_use_id in paired for b in answers):
+                continue  # it stands beside its call
+            view = _message_view(message, results)
+            if message.role is Role.ASSISTANT:
+                is_swap = bool(swapped and view.model and view.model != swapped)
+                view = replace(view, is_swap=is_swap)
+                swapped = view.model or swapped
+            shown.append(view)
+        elif (note := _note(entry)) is not None:
+            shown.append(note)
+    return shown
+
+
+def _note(entry: AnyEntry) -> NoteView | None:  # noqa: PLR0911 - one for each kind of entry
+    time = entry.created_at.strftime("%Y-%m-%d %H:%M:%S")
+    note = partial(NoteView, id=entry.id, time=time)
+    match entry:
+        case SwapEntry():
+            reason = f" ({entry.reason})" if entry.reason else ""
+            return note(kind="swap", title=f"From here on {entry.to_model} responds{reason}")
+        case CompactionEntry():
+            size = f" {entry.tokens_before:,} tokens" if entry.tokens_before else " the history"
+            return note(kind="compaction", title=f"A summary replaces{size}", text=entry.summary)
+        case RewindEntry():
+            return note(kind="rewind", title="Rewound", text=entry.note or entry.to_id or "")
+        case RetractionEntry():
+            return note(kind="rewind", title=f"Retracted {entry.message_id}")
+        case ErrorEntry():
+            return note(kind="error", title=entry.kind or "error", text=_cut(entry.text))
+        case ForkEntry():
+            source = entry.source_session_id
+            return note(kind="fork", title=f"Forked from {source}", link=source)
+        case BookmarkEntry():
+            return note(kind="bookmark", title=f"Bookmark {entry.name}")
+        case _:
+            return None
 
 
 def message_views(messages: Sequence[Message]) -> list[MessageView]:
     """Return messages for a page."""
-    return [_message_view(message) for message in messages]
+    return [_message_view(message, {}) for message in messages]
 
 
-def _message_view(message: Message) -> MessageView:
+def _message_view(
+    message: Message, results: Mapping[str, tuple[Message, ToolResultBlock]]
+) -> MessageView:
     metadata = message.metadata
     usage = metadata.usage
     return MessageView(
@@ -109,11 +186,25 @@ def _message_view(message: Message) -> MessageView:
         role=str(message.role),
         model=metadata.model or "",
         time=message.created_at.strftime("%Y-%m-%d %H:%M:%S"),
-        blocks=[_block_view(block, message.role) for block in message.content],
+        blocks=[
+            _with_result(_block_view(block, message.role), block, results)
+            for block in message.content
+        ],
         tokens="" if usage is None else f"{usage.prompt_tokens:,} in · {usage.output_tokens:,} out",
         cost="" if usage is None else format_usd(usage.cost_usd),
         status="" if metadata.status == "complete" else str(metadata.status),
     )
+
+
+def _with_result(
+    view: BlockView,
+    block: ContentBlock,
+    results: Mapping[str, tuple[Message, ToolResultBlock]],
+) -> BlockView:
+    if not isinstance(block, ToolUseBlock) or block.id not in results:
+        return view
+    message, result = results[block.id]
+    return replace(view, result=_block_view(result, message.role))
 
 
 def _block_view(block: ContentBlock, role: Role) -> BlockView:  # noqa: PLR0911 - one for each kind of block
@@ -200,7 +291,7 @@ def request_diff(messages: Sequence[Message], first: str, second: str) -> DiffVi
     pairs = aligned_lines(bodies[0][:MAX_LINES], bodies[1][:MAX_LINES])
     return DiffView(
         heads=(f"{first} · POST {wires[0].path}", f"{second} · POST {wires[1].path}"),
-        rows=[(_MARKS[mark], one, other) for mark, one, other in pairs],
+        rows=[(MARKS[mark], one, other) for mark, one, other in pairs],
         losses=(wires[0].losses, wires[1].losses),
         is_cut=is_cut,
     )
@@ -237,40 +328,14 @@ def loss_lane(
     return rows, others, faults
 
 
-def up_to(messages: Sequence[Message], message_id: str | None) -> list[Message]:
-    """Return the history that the response with an id was made from; all without an id."""
-    for index, message in enumerate(messages):
-        if message.id == message_id:
-            end = index if message.role is Role.ASSISTANT else index + 1
-            return list(messages[:end])
-    return list(messages)
-
-
-async def costs(store: Store, days: int) -> dict[str, Mapping[str, CostLine]]:
-    """Return what was spent in the last days, by day, model and session."""
-    since = datetime.now(UTC) - timedelta(days=days)
-    calls = [event async for event in stored_calls(store, since=since)]
-    return {
-        "day": cost_by(calls, "day"),
-        "model": cost_by(calls, "model"),
-        "session": cost_by(calls, "session"),
-    }
-
-
-def cost_rows(lines: Mapping[str, CostLine]) -> list[dict[str, Any]]:
-    """Return a table of costs with the share of the largest, for bars."""
-    largest = max((line.cost_usd for line in lines.values()), default=Decimal(0))
-    return [
-        {
-            "name": name,
-            "calls": line.call_count,
-            "input": line.input_tokens
-            + line.cached_input_tokens
-            + line.cache_creation_input_tokens,
-            "cached": line.cached_input_tokens,
-            "output": line.output_tokens,
-            "cost": format_usd(line.cost_usd),
-            "share": float(line.cost_usd / largest * 100) if largest else 0.0,
-        }
-        for name, line in lines.items()
-    ]
+def request_history(history: Sequence[AnyEntry], message_id: str | None) -> list[Message]:
+    """Return what the model got for a response, as the journal had it then; all without an id."""
+    threads = Threads()
+    for entry in history:
+        if entry.id == message_id and isinstance(entry, MessageEntry):
+            if entry.message.role is not Role.ASSISTANT:
+                threads.add(entry)
+            parents = entry.message.metadata.parents
+            return threads.view(parents[-1] if parents else None).messages
+        threads.add(entry)
+    return threads.view().messages

@@ -1,0 +1,167 @@
+"""Make the images of the viewer in docs/screens: real pages of a small store, in a real browser.
+
+    python scripts/viewer_screens.py
+
+Needs Debian's `chromium`. The store is made here, so that the pictures show nobody's conversations.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from metis import store as stores
+from metis.canonical import (
+    Message,
+    MessageMetadata,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Usage,
+    new_tool_use_id,
+    new_ulid,
+)
+
+SCREENS = Path(__file__).parent.parent / "docs" / "screens"
+SONNET, GPT = "anthropic:claude-sonnet-4-6", "openai:gpt-5"
+TITLES = (
+    "Why does the nightly build fail on Mondays?",
+    "Write a migration for the orders table",
+    "Explain this regular expression",
+    "Review the change of the retry loop",
+    "Plan the move to Python 3.13",
+)
+
+
+def response(model: str, tokens: int, cost: str) -> dict[str, Any]:
+    """Return the metadata of a response."""
+    usage = Usage(
+        input_tokens=tokens // 4,
+        cached_input_tokens=tokens - tokens // 4,
+        output_tokens=320,
+        cost_usd=Decimal(cost),
+        pricing_version="2026-05-08",
+        latency_ms=2400 + tokens % 1700,
+    )
+    routing = RoutingDecisionRecord(
+        mode=RoutingMode.MANUAL, chosen_model=model, reason="set for the session by the user"
+    )
+    provider = model.partition(":")[0]
+    return {"model": model, "provider": provider, "routing": routing, "usage": usage}
+
+
+async def fill(url: str) -> tuple[str, str]:
+    """Store some conversations; return the first and its last response."""
+    first = last = ""
+    async with stores.open(url) as store:
+        for number, title in enumerate(TITLES):
+            session = await store.create_session(workspace_path="/srv/shop")
+            at = datetime.now(UTC) - timedelta(days=3 * number, minutes=number)
+            call = new_tool_use_id()
+            model = SONNET if number % 2 == 0 else GPT
+            parts: list[tuple[Role, tuple[Any, ...], dict[str, Any]]] = [
+                (Role.USER, (TextBlock(title),), {}),
+                (
+                    Role.ASSISTANT,
+                    (
+                        ThinkingBlock("The log will say more.", "c2VhbA==", issuer="anthropic"),
+                        TextBlock("I look at the **log** of the last run first."),
+                        ToolUseBlock(call, "read_file", {"path": "build.log"}),
+                    ),
+                    response(SONNET, 4200, "0.0093"),
+                ),
+                (
+                    Role.TOOL,
+                    (ToolResultBlock(call, (TextBlock("error: cache of Sunday is missing"),)),),
+                    {"parent_tool_use_id": call},
+                ),
+                (
+                    Role.ASSISTANT,
+                    (
+                        TextBlock(
+                            "The cache expires on Sunday:\n\n- keep it for 8 days\n- or warm it"
+                        ),
+                    ),
+                    response(model, 4600 + number * 900, f"0.0{number + 2}1"),
+                ),
+            ]
+            for offset, (role, content, metadata) in enumerate(parts):
+                message = Message(
+                    id=new_ulid(),
+                    session_id=session.id,
+                    role=role,
+                    content=content,
+                    created_at=at + timedelta(seconds=offset),
+                    metadata=MessageMetadata(**metadata),
+                )
+                await store.append(message)
+                first, last = (session.id, message.id) if number == 0 else (first, last)
+    return first, last
+
+
+def main() -> int:
+    """Write the images."""
+    with tempfile.TemporaryDirectory() as home:
+        url = f"sqlite:///{home}/chats.db"
+        session, response_id = asyncio.run(fill(url))
+        command = [sys.executable, "-m", "metis", "web", "--store", url, "--port", "0"]
+        environment = {**os.environ, "METIS_HOME": home}
+        with subprocess.Popen(  # noqa: S603 - our own program
+            command, stdout=subprocess.PIPE, env=environment, text=True
+        ) as server:
+            try:
+                assert server.stdout is not None  # noqa: S101 - a pipe
+                found = re.search(r"http://\S+", server.stdout.readline())
+                assert found is not None  # noqa: S101 - the first line is the address
+                shoot(found.group(), session, response_id)
+            finally:
+                server.terminate()
+    return 0
+
+
+def shoot(address: str, session: str, response_id: str) -> None:
+    """Open each page and write its image."""
+    root = address.partition("?")[0]
+    pages = {
+        "list": "",
+        "conversation": f"s/{session}",
+        "turn": f"s/{session}/turn?at={response_id}",
+        "requests": f"s/{session}/requests?at={response_id}",
+        "losses": f"s/{session}/losses",
+        "cost": "cost",
+    }
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        for name, path in pages.items():
+            # Both schemes and both widths are in the docs, one of them for each page.
+            scheme = "dark" if name in ("conversation", "losses") else "light"
+            width = 400 if name == "turn" else 1400
+            context = browser.new_context(
+                color_scheme=scheme, viewport={"width": width, "height": 800}
+            )
+            page = context.new_page()
+            page.goto(address)
+            page.goto(f"{root}{path}")
+            page.wait_for_timeout(300)
+            page.screenshot(path=str(SCREENS / f"viewer-{name}.png"))
+            sys.stdout.write(f"wrote docs/screens/viewer-{name}.png\n")
+        browser.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,383 @@
+"""The viewer in a real browser: what a person does, and what hostile content must not do."""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metis import store as stores
+from metis.canonical import (
+    Message,
+    MessageMetadata,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Usage,
+    new_tool_use_id,
+    new_ulid,
+)
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+sync_api: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine"),
+]
+
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+    "<svg onload=\"document.title='owned'\"> \u202eevil \x1b]0;owned\x07 \ufffd"
+)
+MODEL = "anthropic:claude-sonnet-4-6"
+PAGES = ("", "cost", "speed", "what-if", "sql?sql=select+count(*)+from+calls", "?q=owl", "nothing")
+OF_SESSION = (
+    *("", "/requests", "/losses", "/what-if", "/resume", "/export"),
+    *("/turn?at={at}", "/replay?at={at}", "/requests?at={at}"),
+)
+
+
+def message(session_id: str, role: Role, *blocks: Any, at: datetime, **metadata: Any) -> Message:
+    return Message(
+        id=new_ulid(),
+        session_id=session_id,
+        role=role,
+        content=blocks,
+        created_at=at,
+        metadata=MessageMetadata(**metadata),
+    )
+
+
+def answered(seconds: int) -> dict[str, Any]:
+    usage = Usage(
+        input_tokens=2000 + seconds,
+        output_tokens=20,
+        cost_usd=Decimal("0.0063"),
+        pricing_version="2026-05-08",
+        latency_ms=1200,
+    )
+    routing = RoutingDecisionRecord(
+        mode=RoutingMode.DEFAULT, chosen_model=MODEL, reason="the default of all sessions"
+    )
+    return {"model": MODEL, "provider": "anthropic", "routing": routing, "usage": usage}
+
+
+async def fill(url: str) -> tuple[str, str, str, str]:
+    """Store a hostile and a long conversation; return their ids and those of two responses."""
+    start = datetime.now(UTC) - timedelta(minutes=30)
+    async with stores.open(url) as store:
+        one = await store.create_session(workspace_path="/home/someone/project")
+        call = new_tool_use_id()
+        messages = [
+            message(one.id, Role.USER, TextBlock(f"owl {HOSTILE}"), at=start),
+            message(
+                one.id,
+                Role.ASSISTANT,
+                ThinkingBlock(f"hm {HOSTILE}", signature="sealed", issuer="anthropic"),
+                TextBlock(f"**bold** [x](javascript:alert(3)) {HOSTILE}"),
+                ToolUseBlock(call, "read_file", {"path": HOSTILE}),
+                at=start + timedelta(seconds=1),
+                **answered(0),
+            ),
+            message(
+                one.id,
+                Role.TOOL,
+                ToolResultBlock(call, (TextBlock(HOSTILE * 20_000),), is_error=True),
+                at=start + timedelta(seconds=2),
+                parent_tool_use_id=call,
+            ),
+            message(
+                one.id,
+                Role.ASSISTANT,
+                TextBlock("done, key sk-ant-0123456789abcdefghij"),
+                at=start + timedelta(seconds=3),
+                **answered(100),
+            ),
+        ]
+        for each in messages:
+            await store.append(each)
+        long = await store.create_session()
+        await store.append_all(
+            message(long.id, Role.USER, TextBlock(f"line {n}"), at=start + timedelta(seconds=n))
+            for n in range(180)
+        )
+        return one.id, long.id, messages[-1].id, messages[1].id
+
+
+class Shown:
+    """A running viewer, and pages of a browser that look at it."""
+
+    def __init__(self, address: str, url: str, ids: tuple[str, ...], browser: Any) -> None:
+        self.root, self.address = address.partition("?")[0], address
+        self.url, self.session, self.long, self.response, self.first = url, *ids
+        self.browser = browser
+
+    def page(self, **context: Any) -> Any:
+        page = self.browser.new_context(**context).new_page()
+        faults: list[str] = []
+
+        def note_error(error: Any) -> None:
+            faults.append(str(error))
+
+        def refuse_dialog(dialog: Any) -> None:
+            faults.append("a dialog")
+            dialog.dismiss()
+
+        def note_request(request: Any) -> None:
+            if not request.url.startswith((self.root, "data:")):
+                faults.append(f"a request to {request.url}")
+
+        page.faults = faults
+        page.on("pageerror", note_error)
+        page.on("dialog", refuse_dialog)
+        page.on("request", note_request)
+        page.goto(self.address)
+        return page
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    home = tmp_path_factory.mktemp("viewer")
+    url = f"sqlite:///{home}/chats.db"
+    ids = asyncio.run(fill(url))
+    environment = {**os.environ, "METIS_HOME": str(home)}
+    command = [sys.executable, "-m", "metis", "web", "--store", url, "--port", "0"]
+    with subprocess.Popen(  # noqa: S603 - our own program
+        command, stdout=subprocess.PIPE, env=environment, text=True
+    ) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        address = re.search(r"http://\S+", line)
+        assert address, line
+        try:
+            with sync_api.sync_playwright() as playwright:
+                browser = playwright.chromium.launch(
+                    # A container has no user namespaces for the sandbox; all pages are our own.
+                    executable_path=CHROMIUM,
+                    args=["--no-sandbox"],
+                )
+                yield Shown(address.group(), url, ids, browser)
+                browser.close()
+        finally:
+            server.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(10)
+            server.kill()
+
+
+def test_the_token_is_in_no_address_that_stays(shown: Shown) -> None:
+    page = shown.page()
+    assert page.url == shown.root
+    assert "token" not in page.content()
+    assert "localhost" not in page.evaluate("document.cookie")
+    other = shown.browser.new_context().new_page()
+    assert other.goto(shown.root).status == 401
+
+
+def test_a_person_moves_with_the_keyboard(shown: Shown) -> None:
+    page = shown.page()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.locator(".current").count() == 1
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/s/**")
+    page.keyboard.press("?")
+    assert page.locator("dialog#help").is_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("owl")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=owl**")
+    page.locator("h1").click()
+    page.keyboard.press("g")
+    page.wait_for_url(shown.root)
+    assert page.faults == []
+
+
+def test_filters_select_conversations(shown: Shown) -> None:
+    page = shown.page()
+    assert page.locator("#rows .row").count() == 2
+    page.select_option("select[name=model]", MODEL)
+    page.click("button:has-text('Show')")
+    assert page.locator("#rows .row").count() == 1
+    page.goto(f"{shown.root}?min_cost=100")
+    assert "No conversations here" in page.inner_text("main")
+
+
+def test_hostile_content_is_shown_as_text(shown: Shown) -> None:
+    page = shown.page()
+    for path in OF_SESSION:
+        page.goto(f"{shown.root}s/{shown.session}{path.format(at=shown.response)}")
+        assert page.title() != "owned"
+        assert page.locator("main script, main svg, main a[href^=javascript]").count() == 0
+    page.goto(f"{shown.root}s/{shown.session}")
+    assert "<script>document.title" in page.inner_text("main")
+    assert page.faults == []
+
+
+def test_older_messages_are_loaded_when_they_are_wanted(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}s/{shown.long}")
+    assert page.locator("article").count() == 50
+    page.click("text=Show older messages")
+    page.wait_for_function("document.querySelectorAll('article').length === 100")
+    texts = page.locator("article .plain").all_inner_texts()
+    assert texts == [f"line {n}" for n in range(80, 180)]
+
+
+def test_what_is_added_appears_by_itself(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}s/{shown.long}")
+    page.wait_for_timeout(300)
+
+    async def add() -> None:
+        async with stores.open(shown.url, recover=False) as store:
+            now = datetime.now(UTC)
+            await store.append(message(shown.long, Role.USER, TextBlock(f"new {HOSTILE}"), at=now))
+
+    # The browser's driver has an event loop in this thread.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, add()).result()
+    page.wait_for_selector("text=new <script>", timeout=10_000)
+    assert page.title() != "owned"
+    assert page.faults == []
+
+
+def test_one_request_for_two_models(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}s/{shown.session}/requests?at={shown.response}")
+    page.fill("input[name=second]", "gemini:gemini-3.5-flash")
+    page.click("text=Compare")
+    assert "generateContent" in page.inner_text("main")
+    assert page.locator("table.diff tr.equal, table.diff tr.changed").count() > 0
+    page.goto(f"{shown.root}s/{shown.session}/losses")
+    page.fill("input[name=model]", "openai:gpt-5")
+    page.click("button:has-text('Show')")
+    assert "thinking dropped" in page.inner_text("main")
+    assert "$" in page.inner_text("main")
+
+
+def test_a_turn_says_why_what_and_how_much(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}s/{shown.session}/turn?at={shown.response}")
+    text = page.inner_text("main")
+    for expected in ("the default of all sessions", "global_default", "2,100", "$0.0063", "bytes"):
+        assert expected in text
+    page.click("text=indented")
+    assert '"messages"' in page.inner_text("body")
+
+
+def test_another_model_answers_the_same_turn(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}s/{shown.session}/replay?at={shown.first}")
+    page.fill("input[name=model]", "sim")
+    page.click("button:has-text('Ask')")
+    page.wait_for_selector("table.diff, .error", timeout=60_000)
+    assert page.locator("p.error").all_inner_texts() == []
+    text = page.inner_text("main")
+    assert "(thinking) hm" in text
+    assert "only one answer has this call" in text
+
+
+def test_a_form_of_another_site_is_refused(shown: Shown) -> None:
+    page = shown.page()
+    answer = page.request.post(
+        f"{shown.root}s/{shown.session}/replay",
+        form={"at": shown.response, "model": "sim"},
+        headers={"origin": "http://evil.example"},
+    )
+    assert answer.status == 403
+
+
+def test_what_if_prices_other_models(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}what-if?days=3000")
+    rows = page.locator("tbody tr").all_inner_texts()
+    assert rows[0].startswith("the models that answered")
+    assert any(row.startswith("openai:gpt-5") for row in rows)
+    page.goto(f"{shown.root}s/{shown.session}/what-if")
+    assert "2 calls" in page.inner_text("main")
+
+
+def test_money_and_speed(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}cost")
+    page.wait_for_selector(".plot canvas")
+    assert "$0.0126" in page.inner_text("main")
+    with page.expect_download() as download:
+        page.locator("text=CSV").first.click()
+    assert "cost_usd" in Path(download.value.path()).read_text()
+    page.goto(f"{shown.root}speed")
+    page.wait_for_selector(".plot canvas")
+    assert "read_file" in page.inner_text("main")
+    assert page.faults == []
+
+
+def test_an_export_shows_what_redaction_replaces(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}s/{shown.session}/export")
+    assert re.search("1 . key, first in line", page.inner_text("main"))
+    with page.expect_download() as download:
+        page.click("text=Redacted file")
+    assert "sk-ant-" not in Path(download.value.path()).read_text()
+
+
+def test_sql_reads_and_nothing_else(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}sql")
+    page.fill("textarea", "select model, count(*) from calls group by 1")
+    page.click("button:has-text('Run')")
+    assert MODEL in page.inner_text("tbody")
+    for bad in (
+        "delete from calls",
+        "attach database '/tmp/x' as x",
+        "pragma user_version = 9",
+        "with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r",
+        "select zeroblob(1000000000)",
+        "select load_extension('x')",
+    ):
+        page.fill("textarea", bad)
+        page.click("button:has-text('Run')")
+        assert page.locator(".error").count() == 1, bad
+
+
+def test_a_conversation_goes_on_elsewhere(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}s/{shown.session}/resume")
+    assert f"metis handoff codex {shown.session} --go" in page.inner_text("main")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_pages_are_accessible(shown: Shown, scheme: str, width: int) -> None:
+    page = shown.page(
+        color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True
+    )
+    paths = [*PAGES, *(f"s/{shown.session}{each.format(at=shown.response)}" for each in OF_SESSION)]
+    for path in paths:
+        page.goto(f"{shown.root}{path}")
+        page.add_script_tag(path=str(AXE))
+        found = page.evaluate("axe.run()")
+        serious = [
+            (each["id"], each["nodes"][0]["html"][:200])
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], path
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
