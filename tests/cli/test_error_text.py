@@ -178,7 +178,7 @@ def test_the_database_of_another_version(home: Path) -> None:
         database.execute("PRAGMA user_version = 999")
     database.close()
     message = error_line(run("say hi"), 2)
-    assert "999" in message or "newer" in message
+    assert "999" in message
 
 
 def test_a_database_of_another_program(home: Path) -> None:

@@ -239,7 +239,6 @@ def test_wrong_causes_are_found() -> None:
     ]
 
 
-@pytest.mark.row("M-002", "M-062", "M-223", "M-306")
 def test_a_dropped_block_is_a_line_in_the_log_and_no_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

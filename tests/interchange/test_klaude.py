@@ -132,7 +132,7 @@ def only(*lines: Any) -> Message:
     return loaded(*lines).messages[-1]
 
 
-@pytest.mark.row("K-026", "K-027", "K-029", "K-030", "K-031", "K-032", "K-033", "K-049")
+@pytest.mark.row("K-026", "K-029", "K-030", "K-031", "K-032", "K-033", "K-049")
 def test_words_of_the_user_lose_nothing() -> None:
     result = loaded(
         user_line(text_part("hi"), {"type": "image_url", "url": "https://a/b.png", "id": None})
@@ -144,7 +144,7 @@ def test_words_of_the_user_lose_nothing() -> None:
     assert message.created_at.isoformat() == "2026-01-01T10:00:00+00:00"
 
 
-@pytest.mark.row("K-045", "K-046", "K-074", "K-088", "K-093", "K-123")
+@pytest.mark.row("K-027", "K-045", "K-046", "K-074", "K-088", "K-093", "K-123")
 def test_all_five_kinds_of_messages_are_read() -> None:
     result = loaded(
         line("SystemMessage", role="system", parts=[text_part("be kind")]),

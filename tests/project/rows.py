@@ -19,6 +19,9 @@ CASES = TESTS.parent / "docs" / "cases.md"
 ROW = re.compile(r"^\| ([MKAG]-\d{3}|[KAG]X-\d{2}|GW-\d{2}|T\d{2,3}) \| (.*) \|$", re.MULTILINE)
 
 
+TEXT_ONLY = re.compile(r"^- \*\*([MKAG]X?-\d{2,3})\*\* \*text only\*: (.+)$", re.MULTILINE)
+
+
 CLAIMED_ROWS = pytest.StashKey[set[str]]()
 """The ids that all collected tests claim, slow ones included."""
 
@@ -26,6 +29,11 @@ CLAIMED_ROWS = pytest.StashKey[set[str]]()
 def meanings() -> dict[str, str]:
     """Return every id with its meaning, in the order of `docs/cases.md`."""
     return dict(ROW.findall(CASES.read_text(encoding="utf-8")))
+
+
+def text_only() -> dict[str, str]:
+    """Return the ids that no test can prove, each with the reason."""
+    return dict(TEXT_ONLY.findall(CASES.read_text(encoding="utf-8")))
 
 
 def group_of(row: str) -> str:
@@ -64,13 +72,17 @@ def claims() -> dict[str, list[str]]:
 
 def report() -> list[str]:
     """Return the rows without a test, those with one, and a line per group."""
-    claimed, rows = collect(), meanings()
-    lines = [f"{row}  no test   {rows[row][:100]}" for row in rows if row not in claimed]
+    claimed, rows, unprovable = collect(), meanings(), text_only()
+    missing = [row for row in rows if row not in claimed]
+    lines = [f"{row}  no test   {rows[row][:100]}" for row in missing if row not in unprovable]
+    lines += [f"{row}  text only  {unprovable[row]}" for row in missing if row in unprovable]
     lines += [f"{row}  {len(claimed[row])} tests" for row in rows if row in claimed]
     for group, members in itertools.groupby(rows, group_of):
         listed = list(members)
         tested = sum(row in claimed for row in listed)
-        lines.append(f"{group}: {tested} of {len(listed)} rows have a test")
+        stated = sum(row in unprovable and row not in claimed for row in listed)
+        aside = f", {stated} are text only" if stated else ""
+        lines.append(f"{group}: {tested} of {len(listed)} rows have a test{aside}")
     return lines
 
 

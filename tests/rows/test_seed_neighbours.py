@@ -263,7 +263,6 @@ def reasoned(key: str, value: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.row("A-030", "A-031")
 def test_reasoning_and_cached_tokens_of_openrouter_are_caught() -> None:
     answer = adapters.get("openrouter").from_wire_response(reasoned("reasoning", "why"), CONTEXT)
     assert isinstance(answer.content[0], ThinkingBlock)

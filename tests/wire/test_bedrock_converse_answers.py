@@ -214,7 +214,7 @@ def test_an_id_that_comes_in_every_answer_is_another_call_each_time() -> None:
     assert answer("tooluse_0123456789abcdefgh") == answer("tooluse_0123456789abcdefgh")
 
 
-@pytest.mark.row("T44", "T197")
+@pytest.mark.row("T197")
 def test_half_of_a_call_that_the_provider_ran_is_not_sent() -> None:
     exchange = handwritten("bedrock_converse")["tools: the provider runs code"]
     message = CONVERSE.from_wire_response(exchange.body(), CONTEXT)

@@ -688,9 +688,7 @@ def test_thinking_without_an_issuer_gets_no_envelope() -> None:
     message = replace(assistant(thought), id="m1")
     events.append(MessageComplete("m1", StopReason.END_TURN, message))
     _, again = play(encode_all(events))
-    assert again.content == (thought,) or again.content[0] == ThinkingBlock(
-        "hm", id="rs_m1_0", issuer="openai_responses"
-    )
+    assert again.content == (ThinkingBlock("hm", id="rs_m1_0", issuer="openai_responses"),)
 
 
 # Any input

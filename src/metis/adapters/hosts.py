@@ -92,6 +92,7 @@ _ROWS = (
         "openrouter/auto",
         path="/api/v1/chat/completions",
         auth=Auth(variable="OPENROUTER_API_KEY"),
+        cost_path="/api/v1/generation?id=",
         refused_options=frozenset(),
         search={"plugins": [{"id": "web"}]},
         strict_tools=True,

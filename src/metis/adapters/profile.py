@@ -131,6 +131,8 @@ class Profile(MessageRules, frozen=True, kw_only=True):
     """Whether a tool without a description may be refused (T112)."""
     needs_tool_definitions: bool = False
     """Whether a history with calls is refused if no tool is defined (T36)."""
+    cost_path: str = ""
+    """The path that states what a response cost, up to the id of the response."""
     requests_usage: bool = False
     """Whether a stream has its usage only if `stream_options` asks for it."""
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.adapter import Adapter
+from metis.adapters.reported_cost import cost_request, with_reported_cost
 from metis.canonical.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -74,6 +75,9 @@ log = logging.getLogger("metis.transport")
 _CHUNK_BYTES = 1024 * 1024
 _MAX_TAIL_BYTES = 65_536
 """What may follow a complete response; it is read so that the connection can be used again."""
+_COST_DELAYS_S = (1.0, 2.0, 4.0)
+"""Waits for a cost that OpenRouter does not know yet: it needs some seconds after a response."""
+_NOT_FOUND_STATUS = 404
 _VISIBLE_EVENTS = (TextDelta, ThinkingDelta, ToolUseStart)
 
 
@@ -180,6 +184,37 @@ class Transport:
                 error = provider_error(failure, adapter.name, has_begun=has_begun)
                 await self._wait(error, attempt, call, on_failure)
             attempt += 1
+
+    async def look_up_cost(self, adapter: Adapter, message: Message) -> Message:
+        """Return a response with what its provider says it charged.
+
+        Raises:
+            InvalidRequestError: the provider has no look-up, or the message no response id.
+            ProviderError: the look-up failed, or states no amount.
+        """
+        request = cost_request(adapter.profile, message)
+        context = adapter.complete_context(RequestContext(session_id=message.session_id))
+        delays = iter(_COST_DELAYS_S)
+        while True:
+            call = _Call(adapter, request, context, self.keys.next(adapter.profile))
+            delay_s: float | None = None
+            try:
+                async with self._post(call) as response:
+                    check_redirect(response, adapter.name)
+                    context = replace(context, status=response.status)
+                    if response.status == _NOT_FOUND_STATUS:
+                        delay_s = next(delays, None)
+                    if delay_s is None and response.status >= FIRST_ERROR_STATUS:
+                        await raise_error(adapter, response, context)
+                    if delay_s is None:
+                        most = self._limits.response_bytes
+                        body = await read_response(adapter, response, context, most)
+                        return with_reported_cost(message, body, adapter.name)
+            except call_failures() as failure:
+                error = provider_error(failure, adapter.name, has_begun=False)
+                hide_key(error, call.key)
+                raise error from None
+            await self._sleep(delay_s)
 
     async def stream(  # noqa: PLR0913 - a call and its observers
         self,
