@@ -174,3 +174,51 @@ async def test_an_exchange_can_be_fetched_by_its_owner(tmp_path: Path, has_store
     assert exchange["usage"]["input_tokens"] == 7
     assert exchange["session"] == headers["x-metis-session"]
     assert len(exchange["attempts"]) == 1
+
+
+async def test_a_history_is_compacted_by_any_provider_and_can_be_continued() -> None:
+    upstream = Upstream()
+    history = [
+        {"type": "message", "role": "user", "content": "first question"},
+        {"type": "message", "role": "assistant", "content": "a long answer " * 50},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "seen " * 50},
+        {"type": "message", "role": "user", "content": "second question"},
+    ]
+    async with serve(upstream, routes=("*=openai:gpt-4o",)) as gateway:
+        body = {"model": "M", "input": history, "instructions": "be brief"}
+        status, headers, reply = await gateway.post("/v1/responses/compact", body)
+        value = decode(reply)
+        place = f"/metis/requests/{headers['x-metis-request-id']}"
+        record = decode((await gateway.get(place))[2])
+        more = {"type": "message", "role": "user", "content": "third question"}
+        again = {"model": "M", "input": [*value["output"], more]}
+        continued, _, _ = await gateway.post("/v1/responses", again)
+        unknown = await gateway.post(
+            "/v1/responses/compact", {"model": "M", "previous_response_id": "resp_x"}
+        )
+    assert (status, value["object"]) == (200, "response.compaction"), reply
+    texts = [str(item["content"]) for item in value["output"]]
+    assert texts[:2] == ["first question", "second question"]
+    assert "hello" in texts[2]  # what the model wrote
+    sent = decode(upstream.requests[0][1])["messages"]
+    assert "be brief" in str(sent[0])
+    assert "seen" in str(sent)
+    assert "Summar" in str(sent[-1])
+    assert record["usage"]["input_tokens"] == value["usage"]["input_tokens"] == 7
+    assert (record["mode"], record["provider"]) == ("translate", "openai")
+    assert continued == 200
+    assert len(decode(upstream.requests[1][1])["messages"]) <= 4
+    assert unknown[0] == 400
+
+
+async def test_compaction_passes_to_a_provider_that_has_it() -> None:
+    async def reply(request: web.Request, _: bytes) -> web.StreamResponse:
+        return web.json_response({"object": "response.compaction", "path": request.path})
+
+    upstream = Upstream(reply)
+    body = {"model": "gpt-5", "input": "x"}
+    async with serve(upstream) as gateway:
+        _, _, answer = await gateway.post("/v1/responses/compact", body)
+    assert decode(answer)["path"] == "/v1/responses/compact"
+    assert decode(upstream.requests[0][1]) == body

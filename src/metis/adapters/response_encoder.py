@@ -457,6 +457,7 @@ _ERROR_CLASSES: Final[tuple[type[ProviderError], ...]] = (
     ServerError,
 )
 _OPENAI_PROTOCOLS: Final = ("openai_chat", "openai_responses")
+_OVERLOADED: Final = 529
 
 
 def error_for_client(error: ProviderError, profile: Profile) -> ProviderError:
@@ -475,7 +476,9 @@ def error_for_client(error: ProviderError, profile: Profile) -> ProviderError:
         return error
     kinds = (kind for kind in _ERROR_CLASSES if isinstance(error, kind))
     is_missing = isinstance(error, InvalidRequestError) and error.status == NOT_FOUND
-    status = NOT_FOUND if is_missing else None
+    is_overload = isinstance(error, RateLimitError) and error.status == _OVERLOADED
+    # Clients retry an overload sooner than a limit of their own.
+    status = error.status if is_missing or is_overload else None
     kind = next(kinds, OtherProviderError)
     return kind(error.text, status=status, retry_after_s=error.retry_after_s)
 

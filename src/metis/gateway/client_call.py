@@ -22,7 +22,7 @@ from metis.canonical.urls import foreign_page_fault
 from metis.gateway.config import ClientKey, GatewayConfig, Limits, Policy, key_digest
 from metis.gateway.endpoints import Endpoint
 from metis.gateway.exchange import Exchange
-from metis.gateway.metering import UsageMeter
+from metis.gateway.usage_meter import UsageMeter
 
 if TYPE_CHECKING:
     from metis.gateway.budgets import Reservation

@@ -73,7 +73,8 @@ _MAX_CHAIN = 20_000
 """The longest history whose digests are held; a hostile body may have a million messages."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _USER_ID_SESSION = re.compile(r"_session_([0-9a-fA-F-]{36})$")
-_BILLING_PREFIX = "x-anthropic-billing-header:"
+BILLING_PREFIX = "x-anthropic-billing-header:"
+"""How the line begins that Claude Code puts before its system prompt, for Anthropic."""
 _SIDE_CALL = re.compile(
     r"\b(title|topic|summari[sz]e|classif|route[rs]?\b|next speaker|suggest)", re.IGNORECASE
 )
@@ -293,7 +294,7 @@ def _system_digest(earlier: str, message: Message) -> str:
     """Return the digest of system prompts, without the line that Claude Code changes each time."""
     hasher = hashlib.blake2b(earlier.encode(), digest_size=16)
     for block in message.content:
-        if isinstance(block, TextBlock) and not block.text.startswith(_BILLING_PREFIX):
+        if isinstance(block, TextBlock) and not block.text.startswith(BILLING_PREFIX):
             hasher.update(block.text.encode("utf-8", "surrogatepass"))
     return hasher.hexdigest()
 

@@ -22,6 +22,12 @@ from metis.gateway.client_call import (
     read_keys,
     recorded_headers,
 )
+from metis.gateway.client_requests import (
+    SealMemory,
+    read_request,
+    request_adapter,
+    unknown_response,
+)
 from metis.gateway.client_sessions import RECORDED_HEADERS, tenant_key
 from metis.gateway.config import POLICIES, GatewayConfig, Policy
 from metis.gateway.errors import CLIENT_LEFT, reply_error
@@ -29,7 +35,7 @@ from metis.gateway.models import AUTO, ModelNames, Target
 from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
 from metis.gateway.recorder import Recorder
 from metis.gateway.response_states import ResponseStates
-from metis.gateway.translation import SealMemory, Translation, read_request, request_adapter
+from metis.gateway.translation import Translation
 from metis.gateway.upstream import Providers, Upstream
 from metis.sim.request import Settings
 from metis.sim.server import Simulator
@@ -205,7 +211,7 @@ class Core:
         translation = self.translation(call, target, keys)
         request = translation.read()
         await self._begin(call)
-        await translation.run(request, self._policy(call), keep_alive)
+        await translation.run(request, self.policy(call), keep_alive)
         if items is not None:
             response_id, output = translation.output_items()
             self._states.add(tenant_key(exchange.tenant), response_id, [*items, *output])
@@ -247,6 +253,17 @@ class Core:
             call.body = call.exchange.request_body = msgspec.json.encode(wire)
         return items if is_stored else None
 
+    def expanded(self, call: ClientCall, request: dict[str, Any]) -> list[Any]:
+        """Return the items of a Responses request, with those of the response that it continues.
+
+        Raises:
+            InvalidRequestError: the gateway does not hold that response.
+        """
+        items = self._states.expand(tenant_key(call.exchange.tenant), request)
+        if request.get("previous_response_id"):
+            raise unknown_response(request["previous_response_id"])
+        return items
+
     def translation(self, call: ClientCall, target: Target, keys: RequestKeys) -> Translation:
         """Return the translation of a call."""
         return Translation(
@@ -261,7 +278,7 @@ class Core:
             if not recorder.begin(exchange):
                 await recorder.search(exchange)
 
-    def _policy(self, call: ClientCall) -> Policy:
+    def policy(self, call: ClientCall) -> Policy:
         """Return the policy of a call: of its header, its key or the settings; the strictest."""
         header = (call.header(POLICY_HEADER) or b"").decode("latin-1").strip().lower()
         stated: list[Policy] = [call.key.policy or self.config.policy]

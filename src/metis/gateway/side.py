@@ -18,6 +18,7 @@ from metis.gateway.client_call import (
     read_keys,
     without_key_parameter,
 )
+from metis.gateway.compaction import compact
 from metis.gateway.config import ClientKey
 from metis.gateway.core import Core
 from metis.gateway.endpoints import CHAT, MESSAGES, RESPONSES, Endpoint, match_other
@@ -28,7 +29,6 @@ from metis.gateway.errors import (
     reply_error,
     safe_error_body,
 )
-from metis.gateway.metering import MAX_METERED_BYTES, requested_model
 from metis.gateway.model_lists import (
     client_names,
     encode_list,
@@ -41,6 +41,7 @@ from metis.gateway.model_lists import (
 from metis.gateway.models import ListedModel
 from metis.gateway.pass_through import KeepAlive, pass_request, returned_headers
 from metis.gateway.upstream import Provider
+from metis.gateway.usage_meter import MAX_METERED_BYTES, requested_model
 from metis.transport.response import MAX_ERROR_BYTES, ConnectionWatch
 from metis.version import __version__
 
@@ -202,6 +203,9 @@ class SideEndpoints:
         target = gateway.models.resolve(exchange.requested_model, endpoint)
         exchange.provider, exchange.model = target.provider.name, target.model
         await gateway.reserve(call)
+        if target.mode != "pass" and endpoint.action == "compact":
+            await compact(gateway, call, target)
+            return
         if target.mode != "pass":
             text = f"{target.provider.name} has nothing like {call.scope['path']}"
             raise InvalidRequestError(text, status=_NOT_FOUND)

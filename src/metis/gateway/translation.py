@@ -1,8 +1,6 @@
 """Requests for a provider of another protocol: decoded, fitted, encoded, and the response back."""
 
 import time
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +9,6 @@ from msgspec.structs import replace
 
 from metis import adapters
 from metis.adapters.adapter import Adapter
-from metis.adapters.client_features import BETA_HEADER
 from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import (
     DecodeError,
@@ -21,7 +18,19 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.canonical.message import Message
-from metis.gateway.client_call import ClientCall, RequestKeys, recorded_headers
+from metis.gateway.client_call import ClientCall, RequestKeys
+from metis.gateway.client_requests import (
+    SealMemory,
+    estimated_tokens,
+    includes_usage,
+    read_request,
+    refuse_losses,
+    request_adapter,
+    server_tools,
+    unforced_search,
+    unknown_response,
+    without_billing_line,
+)
 from metis.gateway.client_sessions import tenant_key
 from metis.gateway.config import Limits, Policy
 from metis.gateway.endpoints import STREAM_TYPES, Endpoint
@@ -29,9 +38,8 @@ from metis.gateway.errors import JSON_TYPE, metis_headers
 from metis.gateway.exchange import Exchange
 from metis.gateway.models import Target
 from metis.gateway.pass_through import KeepAlive, ModelEcho
-from metis.gateway.recorder import READ_SESSION
 from metis.gateway.upstream import Upstream
-from metis.projection import Change, Loss
+from metis.projection import Loss
 from metis.streaming import StreamError, StreamEvent
 from metis.streaming.events import provider_error as error_of_event
 from metis.streaming.limits import DEFAULT_LIMITS
@@ -47,77 +55,18 @@ from metis.transport.response import (
 )
 from metis.transport.retry import call_failures, describe_break, provider_error
 from metis.wire.call import (
-    AdapterOptions,
     CanonicalRequest,
     RequestContext,
-    SealRecord,
     WireRequest,
 )
 from metis.wire.codec import StreamDecoder, StreamEncoder
-from metis.wire.json_access import maybe_list, maybe_object
+from metis.wire.json_access import maybe_list
 
 if TYPE_CHECKING:
     import aiohttp
 
 _FIRST_ERROR_STATUS = 400
-_UNPROCESSABLE = 422
 _BAD_GATEWAY = 502
-_MAX_LISTED_LOSSES = 5
-_BYTES_PER_TOKEN = 4
-_MEDIA_BYTES = 6000
-"""What an image counts as: some 1500 tokens."""
-_OPTION_HEADERS = frozenset({BETA_HEADER})
-
-
-class SealMemory:
-    """The seals of responses whose clients have no field for them, by tenant; bounded.
-
-    A client of Chat Completions sends a response back without the signature of its thinking; the
-    provider that signed it gets it again from here.
-    """
-
-    def __init__(self, most: int = 20_000) -> None:
-        self._most = most
-        self._values: OrderedDict[tuple[str, str], str] = OrderedDict()
-
-    @property
-    def has_any(self) -> bool:
-        """Whether anything is stored; most gateways never store any."""
-        return bool(self._values)
-
-    def store(self, tenant: str, record: SealRecord) -> None:
-        """Store the seals of a response."""
-        for key in record.keys:
-            self._values[tenant, key] = record.value
-        while len(self._values) > self._most:
-            self._values.popitem(last=False)
-
-    def find(self, tenant: str, keys: Sequence[str]) -> Mapping[str, str]:
-        """Return the seals that are stored under keys."""
-        values = ((key, self._values.get((tenant, key))) for key in keys)
-        return {key: value for key, value in values if value is not None}
-
-
-def read_request(
-    call: ClientCall, keys: RequestKeys | None, reader: RequestReader, seals: SealMemory
-) -> CanonicalRequest:
-    """Return the request of a client in the canonical form, and note it in the exchange."""
-    endpoint, exchange = call.endpoint, call.exchange
-    exchange.request_adapter = request_adapter(endpoint, keys)
-    client, tenant = adapters.get(exchange.request_adapter), tenant_key(exchange.tenant)
-    # Clients send the whole history with every request, and equal requests must give equal
-    # bytes, or the provider's cache is lost: ids do not depend on the session.
-    context = RequestContext(
-        session_id=READ_SESSION,
-        model=endpoint.model or None,
-        provider=client.name,
-        path=endpoint.path,
-        # Hosts of Claude differ in the beta features that they accept (T220).
-        headers=recorded_headers(call.headers, _OPTION_HEADERS),
-        find_seals=partial(seals.find, tenant) if seals.has_any else None,
-    )
-    exchange.request = reader.read(client, tenant, call.body, context)
-    return exchange.request
 
 
 class Translation:
@@ -157,12 +106,7 @@ class Translation:
         native = request.options.native.get("openai_responses", {})
         if native.get("previous_response_id"):
             # Dropped, it would leave the model without the conversation.
-            text = "Previous response with id {!r} not found: send the whole input instead"
-            raise InvalidRequestError(
-                text.format(native["previous_response_id"]),
-                status=400,
-                code="previous_response_not_found",
-            )
+            raise unknown_response(native["previous_response_id"])
         return request
 
     def encode(self, request: CanonicalRequest, policy: Policy) -> WireRequest:
@@ -175,17 +119,18 @@ class Translation:
         options = replace(
             request.options, model=self._target.model, stream=exchange.is_stream or None
         )
+        messages, billing_loss = without_billing_line(request.messages, self._adapter)
         searching = server_tools(request, options, self._client, self._adapter)
         try:
-            wire = self._adapter.to_wire(request.messages, request.tools, searching)
+            wire = self._adapter.to_wire(messages, request.tools, searching)
         except InvalidValueError:
             # Some models search only without other tools; the search is then a loss.
             if searching is options:
                 raise
-            wire = self._adapter.to_wire(request.messages, request.tools, options)
-        exchange.losses = list(wire.losses)
+            wire = self._adapter.to_wire(messages, request.tools, options)
+        exchange.losses = [*billing_loss, *wire.losses]
         if searching.tool_choice != options.tool_choice:
-            exchange.losses.append(_unforced_search(self._adapter.name))
+            exchange.losses.append(unforced_search(self._adapter.name))
         refuse_losses(exchange.losses, policy)
         return wire
 
@@ -447,97 +392,3 @@ class ArrayWriter:
     def finish(self) -> bytes:
         """Return the end of the array."""
         return b"\n]" if self._has_begun else b"[]"
-
-
-def includes_usage(keys: RequestKeys | None) -> bool:
-    """Whether a request of Chat Completions asks for the usage of a stream."""
-    options = None if keys is None else keys.stream_options
-    return isinstance(options, msgspec.Raw) and b"include_usage" in bytes(options)
-
-
-def estimated_tokens(body: bytes, messages: Sequence[Message]) -> int:
-    """Return about how many tokens a request has; an estimate by words takes milliseconds."""
-    size = len(body)
-    if b"base64" in body:
-        for message in messages:
-            for block in message.content:
-                source = getattr(block, "source", None)
-                if source is not None and source.kind == "base64":
-                    size -= len(source.data) - _MEDIA_BYTES
-    return max(1, size // _BYTES_PER_TOKEN)
-
-
-def request_adapter(endpoint: Endpoint, keys: RequestKeys | None) -> str:
-    """Return the adapter that reads a request: a Chat path may get a Responses body."""
-    is_chat = endpoint.protocol == "openai_chat"
-    if not is_chat or keys is None or keys.messages is not msgspec.UNSET:
-        return endpoint.adapter
-    return endpoint.adapter if keys.input is msgspec.UNSET else "openai-responses"
-
-
-def server_tools(
-    request: CanonicalRequest, options: AdapterOptions, client: Adapter, target: Adapter
-) -> AdapterOptions:
-    """Return the options with the provider's own web search for a client's, where both have one.
-
-    Raises:
-        InvalidRequestError: the request has no other tools than ones that only the client's
-            provider runs; the answer could only be empty.
-    """
-    if client.profile.protocol == target.profile.protocol:
-        return options
-    kinds = native_tool_kinds(options.native.get(client.profile.protocol, {}))
-    if not kinds:
-        return options
-    if any("search" in kind.lower() for kind in kinds) and target.profile.search is not None:
-        choice = options.tool_choice
-        if choice is not None and choice.name not in (None, *(tool.name for tool in request.tools)):
-            # Claude Code forces its search, which is no function of the target.
-            options = replace(options, tool_choice=None)
-        return replace(options, search=True)
-    if request.tools:
-        return options  # the adapter reports each as a loss
-    text = f"{target.name} cannot run the tool {kinds[0]!r} of {client.name}, and there is no other"
-    raise InvalidRequestError(text, status=400)
-
-
-def _unforced_search(adapter: str) -> Loss:
-    return Loss(
-        session_id="",
-        message_id="",
-        block_type="option",
-        adapter=adapter,
-        reason="the provider decides itself whether it searches",
-        change=Change.ALTERED,
-        path="$.tool_choice",
-    )
-
-
-_SERVER_TOOL_MARKS = ("search", "code_", "computer", "mcp", "fetch", "image_generation", "maps")
-
-
-def native_tool_kinds(native: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of tools in native options that a provider runs itself."""
-    tools = map(maybe_object, maybe_list(native.get("tools")))
-    kinds = [str(tool.get("type") or next(iter(tool), "")) for tool in tools]
-    return [kind for kind in kinds if any(mark in kind.lower() for mark in _SERVER_TOOL_MARKS)]
-
-
-def refuse_losses(losses: list[Loss], policy: Policy) -> None:
-    """Raise an error if a policy refuses losses.
-
-    `refuse critical` refuses a request of which a part of a message or a tool would be dropped;
-    `refuse any` refuses every change.
-    """
-    if policy == "warn" or not losses:
-        return
-    refused = losses if policy == "refuse any" else [loss for loss in losses if is_critical(loss)]
-    if refused:
-        listed = "; ".join(f"{loss.path}: {loss.reason}" for loss in refused[:_MAX_LISTED_LOSSES])
-        text = f"{len(refused)} parts would not reach {refused[0].adapter} ({policy}): {listed}"
-        raise InvalidRequestError(text, status=_UNPROCESSABLE)
-
-
-def is_critical(loss: Loss) -> bool:
-    """Whether a loss drops a part of a message or a tool, not only an option."""
-    return loss.change is Change.DROPPED and loss.block_type != "option"

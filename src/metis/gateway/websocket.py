@@ -20,9 +20,9 @@ from metis.gateway.config import ClientKey
 from metis.gateway.core import Core
 from metis.gateway.endpoints import RESPONSES, match_other, match_path
 from metis.gateway.errors import encode_error
-from metis.gateway.metering import requested_model
 from metis.gateway.response_states import ResponseStates
 from metis.gateway.upstream import Provider
+from metis.gateway.usage_meter import requested_model
 from metis.streaming.text_frames import SseParser
 
 if TYPE_CHECKING:

@@ -44,6 +44,12 @@ _TYPE_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     ContextOverflowError: (400, "invalid_request_error"),
     InvalidRequestError: (400, "invalid_request_error"),
 }
+_TYPE_OF_STATUS: Mapping[int, str] = {
+    403: "permission_error",
+    NOT_FOUND: "not_found_error",
+    529: "overloaded_error",
+}
+_TOO_LARGE = 413
 OVERFLOW = OverflowWording(
     "prompt is too long", "prompt is too long: {tokens} tokens > {limit} maximum"
 )
@@ -75,8 +81,11 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
     # An error of this provider goes to the client with the type that it came with.
     if error.provider == PROTOCOL:
         status, kind = error.status or status, error.kind or kind
-    elif error.status == NOT_FOUND:
-        status, kind = NOT_FOUND, "not_found_error"
+    elif error.status in _TYPE_OF_STATUS:
+        status, kind = error.status, _TYPE_OF_STATUS[error.status]
+    elif error.status == _TOO_LARGE and error.provider is None:
+        # The limit of a server in between, which a shorter history alone may not help.
+        status, kind = _TOO_LARGE, "request_too_large"
     text = error.text if error.provider == PROTOCOL else worded_text(error, OVERFLOW)
     body: Wire = {"type": "error", "error": {"type": kind, "message": text}}
     if error.request_id is not None:
