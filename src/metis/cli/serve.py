@@ -29,6 +29,7 @@ from metis.gateway.config import (
 )
 from metis.session.models import Models
 from metis.settings import UserPaths
+from metis.store import Store
 from metis.store.private_files import home_directory
 from metis.store.store import open_store
 from metis.transport.keys import Keys
@@ -115,7 +116,7 @@ def make_gateway(config: GatewayConfig) -> Any:
     store = None if config.store == NO_STORE else open_store(store_url)
     backlog = None if store is None else Backlog(home_directory(os.environ) / "spool", store_url)
     waiting = WaitingExchanges(backlog)
-    return Gateway(
+    gateway = Gateway(
         config,
         keys,
         reader=reader,
@@ -123,6 +124,42 @@ def make_gateway(config: GatewayConfig) -> Any:
         store=store,
         has_connection_watch=True,
     )
+    if store is not None:
+        gateway.viewer = LazyViewer(store, gateway)
+    return gateway
+
+
+class LazyViewer:
+    """The viewer under `/ui`, loaded with its templates when somebody opens it."""
+
+    def __init__(self, store: Store, gateway: Any) -> None:
+        self._store = store
+        self._gateway = gateway
+        self._viewer: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request."""
+        if self._viewer is None:
+            from metis.gateway.app import VIEWER_PATH  # noqa: PLC0415 - as above
+
+            try:
+                from metis.web.app import KeyAccess, Viewer  # noqa: PLC0415 - jinja2 is optional
+            except ImportError:
+                await _send_text(send, 501, "the viewer needs: pip install 'metis-llm[web]'")
+                return
+            self._viewer = Viewer(self._store, KeyAccess(self._tenants), base=VIEWER_PATH)
+        await self._viewer(scope, receive, send)
+
+    def _tenants(self) -> dict[bytes, str]:
+        from metis.gateway.client_sessions import tenant_key  # noqa: PLC0415 - as above
+
+        return {key.digest: tenant_key(key.tenant) for key in self._gateway.config.keys}
+
+
+async def _send_text(send: Any, status: int, text: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})
 
 
 def _address(config: GatewayConfig, port: int) -> str:
@@ -143,6 +180,8 @@ def _print_start(config: GatewayConfig, port: int, gateway: Any) -> None:
         echo("Exchanges are not stored.")
     if not config.keys:
         echo("No --key: every program on this machine may use it.")
+    elif config.store != NO_STORE:
+        echo(f"Viewer: {url}/ui")
     echo("")
     for name, setup in client_setups(url, "YOUR-KEY" if config.keys else None).items():
         echo(f"  {setup.title:<12} metis run --gateway {url} {name}")

@@ -1,5 +1,6 @@
 """The gateway as an ASGI application: one door for every call."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from metis.canonical.errors import ProviderError
@@ -9,6 +10,8 @@ from metis.gateway.endpoints import match_path
 from metis.gateway.side import SideEndpoints, refuse
 from metis.gateway.websocket import serve_socket
 
+VIEWER_PATH = "/ui"
+
 
 class Gateway(Core):
     """Serves every protocol to clients, and calls any provider."""
@@ -16,6 +19,8 @@ class Gateway(Core):
     def __init__(self, *parts: Any, **named_parts: Any) -> None:
         super().__init__(*parts, **named_parts)
         self._side = SideEndpoints(self)
+        self.viewer: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None
+        """The pages under `/ui`, which check the keys themselves."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -40,6 +45,9 @@ class Gateway(Core):
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
+        if self.viewer is not None and (path == VIEWER_PATH or path.startswith(f"{VIEWER_PATH}/")):
+            await self.viewer(scope, receive, send)
+            return
         endpoint = match_path(method, path)
         if endpoint is None or endpoint.action != "answer":
             await self._side.serve(scope, receive, send, endpoint)

@@ -100,8 +100,8 @@ class Request:
 class Access(Protocol):
     """Who may look at what."""
 
-    def check(self, request: Request, base: str) -> tuple[str, str]:
-        """Return whose conversations may be seen (empty for all), and a secret of the visit.
+    def check(self, request: Request, base: str) -> tuple[str | None, str]:
+        """Return whose conversations may be seen (None for all), and a secret of the visit.
 
         Raises:
             Page: the browser has to go elsewhere first, or may not look.
@@ -115,7 +115,7 @@ class TokenAccess:
     def __init__(self, token: str) -> None:
         self._token = token
 
-    def check(self, request: Request, base: str) -> tuple[str, str]:
+    def check(self, request: Request, base: str) -> tuple[str | None, str]:
         """Return that everything may be seen, or raise what the browser gets instead."""
         # A page of another site that resolves its name to this machine has another Host.
         if not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
@@ -128,35 +128,38 @@ class TokenAccess:
             raise _redirect(f"{base}/{target.lstrip('/')}", self._token, base)
         if not _is_equal(request.cookies.get(COOKIE, ""), self._token):
             raise Page("open the address that `metis web` printed: it has the token", 401)
-        return "", self._token
+        return None, self._token
 
 
 class KeyAccess:
-    """Whoever has a key of the gateway sees the conversations of its name.
+    """Whoever has a key of the gateway sees the conversations of its tenant.
 
-    The cookie holds the name and a digest that only who knows the key can make, so that every
-    worker process can check it.
+    The cookie is a digest that only who knows the key can make, so that every worker process can
+    check it, and a key that was removed from the settings opens nothing any more.
     """
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
-        self._keys = keys
-        """The names of conversations' owners by key."""
+    def __init__(self, tenants: Callable[[], Mapping[bytes, str]]) -> None:
+        self._tenants = tenants
+        """Returns the tenants by the SHA-256 digests of their keys, as the settings are now."""
 
-    def check(self, request: Request, base: str) -> tuple[str, str]:
+    def check(self, request: Request, base: str) -> tuple[str | None, str]:
         """Return whose conversations may be seen, or raise the page that asks for the key."""
+        tenants = self._tenants()
+        if not tenants:
+            raise Page("the viewer needs a key: start the gateway with --key NAME=KEY", 403)
         if request.method == "POST" and request.path == "/login":
-            for key in self._keys:
-                if _is_equal(request.form.get("key", ""), key):
-                    raise _redirect(f"{base}/", _key_digest(key), base)
-        digest = request.cookies.get(COOKIE, "")
-        for key, name in self._keys.items():
-            if _is_equal(digest, _key_digest(key)):
-                return name, digest
+            digest = hashlib.sha256(request.form.get("key", "").encode()).digest()
+            if digest in tenants:
+                raise _redirect(f"{base}/", _cookie_of(digest), base)
+        cookie = request.cookies.get(COOKIE, "")
+        for digest, tenant in tenants.items():
+            if _is_equal(cookie, _cookie_of(digest)):
+                return tenant, cookie
         raise Page("login", 401)
 
 
-def _key_digest(key: str) -> str:
-    return hmac.new(key.encode(), b"metis viewer", hashlib.sha256).hexdigest()
+def _cookie_of(key_digest: bytes) -> str:
+    return hmac.new(key_digest, b"metis viewer", hashlib.sha256).hexdigest()
 
 
 def _is_equal(first: str, second: str) -> bool:
@@ -192,7 +195,7 @@ class Viewer:
         self._base = base
         self._replayer = replayer
         self._trace = trace
-        self._pages: dict[str, Pages] = {}
+        self._pages: dict[str | None, Pages] = {}
         self._tails = 0
         self._templates = Environment(
             loader=FunctionLoader(_load_template), autoescape=True, undefined=StrictUndefined
@@ -229,13 +232,13 @@ class Viewer:
             return self._error(405, "this viewer only shows; nothing can be changed here")
         if len(parts) == 2 and parts[0] == "static":  # noqa: PLR2004 - a directory and a name
             return _static_file(parts[1])
-        key, secret = self._access.check(request, self._base)
-        pages = self._pages.get(key)
+        tenant, secret = self._access.check(request, self._base)
+        pages = self._pages.get(tenant)
         if pages is None:
             pages = Pages(
-                self._store, self._index, key=key, replayer=self._replayer, trace=self._trace
+                self._store, self._index, tenant=tenant, replayer=self._replayer, trace=self._trace
             )
-            self._pages[key] = pages
+            self._pages[tenant] = pages
         if request.method == "POST":
             return await self._act(request, parts, pages, secret)
         match parts:

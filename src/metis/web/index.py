@@ -39,7 +39,7 @@ from metis.store.records import SESSION_COLUMNS, SessionRecord, session_record, 
 T = TypeVar("T")
 PICO = 10**12
 """Units of an amount in one US dollar."""
-_VERSION = 1
+_VERSION = 2
 _BATCH = 200
 _SQL_STEPS = 20_000
 """Virtual machine steps between two looks at whether a query has taken too long."""
@@ -49,26 +49,28 @@ _SCHEMA = """
 CREATE TABLE conversations (
   id TEXT PRIMARY KEY, updated_us INTEGER NOT NULL, created_us INTEGER NOT NULL,
   title TEXT NOT NULL, project TEXT NOT NULL, program TEXT NOT NULL, key TEXT NOT NULL,
-  model TEXT NOT NULL, models TEXT NOT NULL, messages INTEGER NOT NULL, errors INTEGER NOT NULL,
-  losses INTEGER NOT NULL, pico_usd INTEGER NOT NULL, tail_seq INTEGER NOT NULL
+  tenant TEXT NOT NULL, model TEXT NOT NULL, models TEXT NOT NULL, messages INTEGER NOT NULL,
+  errors INTEGER NOT NULL, losses INTEGER NOT NULL, pico_usd INTEGER NOT NULL,
+  tail_seq INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX by_update ON conversations (updated_us DESC, id DESC);
 CREATE INDEX by_cost ON conversations (pico_usd DESC, id DESC);
-CREATE INDEX by_key ON conversations (key, updated_us DESC, id DESC);
+CREATE INDEX by_tenant ON conversations (tenant, updated_us DESC, id DESC);
 CREATE TABLE calls (
   conversation TEXT NOT NULL, id TEXT NOT NULL, at_us INTEGER NOT NULL, model TEXT NOT NULL,
-  project TEXT NOT NULL, key TEXT NOT NULL, input INTEGER NOT NULL, cached INTEGER NOT NULL,
-  written INTEGER NOT NULL, output INTEGER NOT NULL, pico_usd INTEGER NOT NULL,
+  project TEXT NOT NULL, key TEXT NOT NULL, tenant TEXT NOT NULL,
+  input INTEGER NOT NULL, cached INTEGER NOT NULL, written INTEGER NOT NULL,
+  output INTEGER NOT NULL, pico_usd INTEGER NOT NULL,
   latency_ms INTEGER NOT NULL, first_ms INTEGER, PRIMARY KEY (conversation, id)
 ) WITHOUT ROWID;
 CREATE INDEX calls_by_time ON calls (at_us);
 CREATE TABLE tools (
   conversation TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, at_us INTEGER NOT NULL,
-  key TEXT NOT NULL, is_done INTEGER NOT NULL, is_error INTEGER NOT NULL, took_ms INTEGER,
+  tenant TEXT NOT NULL, is_done INTEGER NOT NULL, is_error INTEGER NOT NULL, took_ms INTEGER,
   PRIMARY KEY (conversation, id)
 ) WITHOUT ROWID;
 CREATE TABLE errors (
-  conversation TEXT NOT NULL, id TEXT NOT NULL, at_us INTEGER NOT NULL, key TEXT NOT NULL,
+  conversation TEXT NOT NULL, id TEXT NOT NULL, at_us INTEGER NOT NULL, tenant TEXT NOT NULL,
   cause TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (conversation, id)
 ) WITHOUT ROWID;
 CREATE TABLE links (
@@ -99,6 +101,8 @@ class Filters(Struct, frozen=True, kw_only=True):
     provider: str = ""
     project: str = ""
     key: str = ""
+    tenant: str | None = None
+    """Whose exchanges of the gateway, as it stores them; None for everything."""
     min_cost: Decimal = Decimal(0)
     only_errors: bool = False
     only_losses: bool = False
@@ -362,7 +366,7 @@ class ViewerIndex:
             return ListPage(shown, "")
         return ListPage(shown, f"{getattr(shown[-1], column)}.{shown[-1].id}")
 
-    async def choices(self, key: str = "") -> dict[str, list[str]]:
+    async def choices(self, tenant: str | None = None) -> dict[str, list[str]]:
         """Return the values that filters can have."""
 
         def read(database: sqlite3.Connection) -> dict[str, list[str]]:
@@ -372,16 +376,16 @@ class ViewerIndex:
                     f"SELECT DISTINCT {column} FROM conversations WHERE key = ? OR ? = '' LIMIT 500"  # noqa: S608 - names of ours
                 )
                 result[column] = sorted(
-                    row[0] for row in database.execute(sql, (key, key)) if row[0]
+                    row[0] for row in database.execute(sql, (tenant, tenant)) if row[0]
                 )
             return result
 
         return await self._run(read)
 
-    async def keys_of(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the key of each conversation that is in the index."""
+    async def tenants_of(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the tenant of each conversation that is in the index."""
         marks = ", ".join("?" * len(ids))
-        sql = f"SELECT id, key FROM conversations WHERE id IN ({marks})"  # noqa: S608 - marks only
+        sql = f"SELECT id, tenant FROM conversations WHERE id IN ({marks})"  # noqa: S608 - marks only
         rows = await self._run(lambda database: database.execute(sql, list(ids)).fetchall())
         return {row[0]: row[1] for row in rows}
 
@@ -424,6 +428,8 @@ def _conditions(filters: Filters) -> tuple[list[str], list[Any]]:
         conditions.append(condition)
         values.extend(parameters)
 
+    if filters.tenant is not None:
+        add("tenant = ?", filters.tenant)
     for column in ("program", "project", "key"):
         if value := getattr(filters, column):
             add(f"{column} = ?", value)
@@ -450,9 +456,11 @@ def _write_draft(
     database: sqlite3.Connection, draft: _Draft, exchanges: Sequence[Sequence[Any]]
 ) -> None:
     record, id_ = draft.record, draft.record.id
-    key, losses, first_ms = draft.key, 0, dict[str, float]()
-    for tenant, text in exchanges:
-        key = key or str(tenant)
+    losses, first_ms = 0, dict[str, float]()
+    # A conversation of several tenants would be seen by neither; the gateway stores none.
+    tenants = {str(row[0]) for row in exchanges}
+    tenant = tenants.pop() if len(tenants) == 1 else ""
+    for _, text in exchanges:
         try:
             exchange = msgspec.json.decode(text, type=_Exchange)
         except msgspec.MsgspecError:
@@ -460,18 +468,22 @@ def _write_draft(
         losses += len(exchange.losses)
         if (first := exchange.timings.get("first_byte_ms")) is not None:
             first_ms[exchange.id] = first
+    key = draft.key or tenant.strip("/")
     program = draft.program or ("gateway" if exchanges else "metis")
     run, run_many = database.execute, database.executemany
     run_many(
-        "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (id_, *call[:3], record.workspace_path, key, *call[3:], first_ms.get(call[0]))
+            (id_, *call[:3], record.workspace_path, key, tenant, *call[3:], first_ms.get(call[0]))
             for call in draft.calls
         ],
     )
     run_many(
         "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [(id_, call_id, tool[0], tool[1], key, *tool[2:]) for call_id, tool in draft.tools.items()],
+        [
+            (id_, call_id, tool[0], tool[1], tenant, *tool[2:])
+            for call_id, tool in draft.tools.items()
+        ],
     )
     run_many(
         "UPDATE tools SET is_done = 1, is_error = ?, took_ms = max(0, (? - at_us) / 1000) "
@@ -480,7 +492,7 @@ def _write_draft(
     )
     run_many(
         "INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, ?, ?)",
-        [(id_, one[0], one[1], key, *one[2:]) for one in draft.errors],
+        [(id_, one[0], one[1], tenant, *one[2:]) for one in draft.errors],
     )
     (cost,) = run(
         "SELECT coalesce(sum(pico_usd), 0) FROM calls WHERE conversation = ?", (id_,)
@@ -488,10 +500,10 @@ def _write_draft(
     (errors,) = run("SELECT count(*) FROM errors WHERE conversation = ?", (id_,)).fetchone()
     updated_us = to_microseconds(record.updated_at)
     run(
-        "INSERT OR REPLACE INTO conversations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO conversations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(id_, updated_us, to_microseconds(record.created_at), draft.title),
-            *(record.workspace_path, program, key, record.active_model or draft.model),
+            *(record.workspace_path, program, key, tenant, record.active_model or draft.model),
             *(
                 "\n".join(sorted(draft.models)),
                 draft.messages,

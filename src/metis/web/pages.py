@@ -47,7 +47,7 @@ _REFRESHED_AT_ONCE = 20
 _CALLS = (
     "SELECT conversation, at_us, model, input, cached, written, output, pico_usd, latency_ms "
     "FROM calls WHERE at_us >= ? AND (? = '' OR conversation = ?) AND (? = '' OR project = ?) "
-    "AND (? = '' OR key = ?) ORDER BY at_us LIMIT ?"
+    "AND (? IS NULL OR tenant = ?) ORDER BY at_us LIMIT ?"
 )
 
 
@@ -55,23 +55,23 @@ Handler = Callable[[str, Query], Awaitable[Content]]
 
 
 class Pages:
-    """Makes the pages of one store; with a `key`, only those of its conversations."""
+    """Makes the pages of one store; with a `tenant`, only those of its conversations."""
 
     def __init__(
         self,
         store: Store,
         index: ViewerIndex,
         *,
-        key: str = "",
+        tenant: str | None = None,
         replayer: turns.Replayer | None = None,
         trace: TraceStore | None = None,
     ) -> None:
         self._store = store
         self._index = index
-        self._key = key
+        self._tenant = tenant
         self._replayer = replayer
         self._trace = trace
-        self.statistics = Statistics(index, self.refresh, key)
+        self.statistics = Statistics(index, self.refresh, tenant)
         self._refreshed_at = -_REFRESH_S
         self.listings: Mapping[str, Callable[[Query], Awaitable[Content]]] = {
             "": self.conversations,
@@ -102,17 +102,17 @@ class Pages:
             await self._index.refresh(_REFRESHED_AT_ONCE)
 
     async def check_access(self, session_id: str) -> None:
-        """Refuse conversations of other keys, in the words for those that do not exist.
+        """Refuse conversations of other tenants, in the words for those that do not exist.
 
         Raises:
-            UnknownSessionError: it does not exist, or belongs to another key.
+            UnknownSessionError: it does not exist, or belongs to another tenant.
         """
-        if not self._key:
+        if self._tenant is None:
             return
         await self._store.session(session_id)
-        if (await self._index.keys_of([session_id])).get(session_id) != self._key:
+        if (await self._index.tenants_of([session_id])).get(session_id) != self._tenant:
             await self._index.refresh()
-            if (await self._index.keys_of([session_id])).get(session_id) != self._key:
+            if (await self._index.tenants_of([session_id])).get(session_id) != self._tenant:
                 raise UnknownSessionError(session_id)
 
     # Lists
@@ -132,7 +132,7 @@ class Pages:
                 "title": "Conversations",
                 "page": {"rows": [_list_row(row) for row in page.rows], "cursor": page.cursor},
                 "query": query,
-                "choices": await self._index.choices(self._key),
+                "choices": await self._index.choices(self._tenant),
                 "next": urlencode({**filters_query, "part": "1", "cursor": page.cursor}),
                 "providers": sorted({name.partition(":")[0] for name in views.targets()}),
             },
@@ -151,7 +151,8 @@ class Pages:
             model=query.get("model", ""),
             provider=query.get("provider", ""),
             project=query.get("project", ""),
-            key=self._key or query.get("key", ""),
+            key=query.get("key", ""),
+            tenant=self._tenant,
             min_cost=min(min_cost, Decimal(1_000_000)),
             only_errors=bool(query.get("errors")),
             only_losses=bool(query.get("losses")),
@@ -164,9 +165,9 @@ class Pages:
     async def _matches(self, words: str) -> Content:
         matches = await self._store.search(words[:1000], limit=PAGE)
         ids = list({match.session_id for match in matches})
-        if self._key and ids:
-            keys = await self._index.keys_of(ids)
-            matches = [match for match in matches if keys.get(match.session_id) == self._key]
+        if self._tenant is not None and ids:
+            tenants = await self._index.tenants_of(ids)
+            matches = [match for match in matches if tenants.get(match.session_id) == self._tenant]
         titles = await self._index.titles_of(ids) if ids else {}
         values = {"title": words, "words": words, "matches": matches, "titles": titles}
         return Content(template="search.html", values=values)
@@ -212,8 +213,8 @@ class Pages:
         """Return sub-agents and forks: id, kind and title."""
         rows = await self._index.select(
             "SELECT child, kind, title FROM links JOIN conversations ON id = child "
-            "WHERE parent = ? AND (? = '' OR key = ?) LIMIT 200",
-            (session_id, self._key, self._key),
+            "WHERE parent = ? AND (? IS NULL OR tenant = ?) LIMIT 200",
+            (session_id, self._tenant, self._tenant),
         )
         return [(row["child"], row["kind"], row["title"]) for row in rows]
 
@@ -380,7 +381,7 @@ class Pages:
         self, *, days: int = MAX_DAYS, session_id: str = "", project: str = ""
     ) -> list[turns.Call]:
         since = since_us(days)
-        pairs = (session_id, session_id, project, project, self._key, self._key)
+        pairs = (session_id, session_id, project, project, self._tenant, self._tenant)
         if session_id:
             await self._index.refresh()
         rows = await self._index.select(_CALLS, (since, *pairs, MAX_CALLS))

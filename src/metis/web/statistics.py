@@ -43,24 +43,24 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class Statistics:
-    """Makes the pages about all calls; with a `key`, about those of its conversations."""
+    """Makes the pages about all calls; with a `tenant`, about those of its conversations."""
 
     def __init__(
-        self, index: ViewerIndex, refresh: Callable[[], Awaitable[None]], key: str = ""
+        self, index: ViewerIndex, refresh: Callable[[], Awaitable[None]], tenant: str | None = None
     ) -> None:
         self._index = index
         self._refresh = refresh
-        self._key = key
+        self._tenant = tenant
 
     async def _sums(self, query: Query, grouping: str) -> list[dict[str, Any]]:
         group = _GROUPS[grouping]
         sql = (
             f"SELECT {group} AS name, count(*) AS calls, sum(input + cached + written) AS input, "  # noqa: S608 - names of ours
             "sum(cached) AS cached, sum(output) AS output, sum(pico_usd) AS pico FROM calls "
-            "WHERE at_us >= ? AND (? = '' OR key = ?) GROUP BY 1 ORDER BY "
+            "WHERE at_us >= ? AND (? IS NULL OR tenant = ?) GROUP BY 1 ORDER BY "
             + ("1" if grouping == "day" else "pico DESC, 1 LIMIT 200")
         )
-        rows = await self._index.select(sql, (since_us(days(query)), self._key, self._key))
+        rows = await self._index.select(sql, (since_us(days(query)), self._tenant, self._tenant))
         largest = max((row["pico"] for row in rows), default=0)
         return [
             {
@@ -107,21 +107,23 @@ class Statistics:
     async def speed(self, query: Query) -> Content:
         """Return latencies, rates, errors by cause, and tools."""
         await self._refresh()
-        since, pair = since_us(days(query)), (self._key, self._key)
+        since, pair = since_us(days(query)), (self._tenant, self._tenant)
         calls = await self._index.select(
             "SELECT model, latency_ms, first_ms, output FROM calls "
-            "WHERE at_us >= ? AND (? = '' OR key = ?) LIMIT ?",
+            "WHERE at_us >= ? AND (? IS NULL OR tenant = ?) LIMIT ?",
             (since, *pair, MAX_CALLS),
         )
         errors = await self._index.select(
             "SELECT cause, count(*) AS count, max(text) AS example, max(conversation) AS latest "
-            "FROM errors WHERE at_us >= ? AND (? = '' OR key = ?) GROUP BY cause ORDER BY 2 DESC",
+            "FROM errors WHERE at_us >= ? AND (? IS NULL OR tenant = ?) "
+            "GROUP BY cause ORDER BY 2 DESC",
             (since, *pair),
         )
         tools = await self._index.select(
             "SELECT name, count(*) AS calls, sum(is_error) AS failures, "
             "sum(1 - is_done) AS open, avg(took_ms) AS mean_ms, max(took_ms) AS max_ms "
-            "FROM tools WHERE at_us >= ? AND (? = '' OR key = ?) GROUP BY name ORDER BY 2 DESC",
+            "FROM tools WHERE at_us >= ? AND (? IS NULL OR tenant = ?) "
+            "GROUP BY name ORDER BY 2 DESC",
             (since, *pair),
         )
         return Content(
@@ -138,7 +140,7 @@ class Statistics:
 
     async def sql(self, query: Query) -> Content:
         """Return the result of a query of the user over the index."""
-        if self._key:
+        if self._tenant is not None:
             raise InvalidValueError("queries are for the owner of the store; use `metis web`")
         await self._refresh()
         sql = query.get("sql", "")
