@@ -19,8 +19,9 @@ from metis.adapters import history as history_module
 from metis.adapters import request_reader as module
 from metis.adapters.codecs import PROTOCOLS
 from metis.adapters.request_reader import RequestReader
-from metis.canonical import Message, encode
+from metis.canonical import Message, Role, TextBlock, encode
 from metis.canonical.errors import MetisError
+from metis.canonical.ids import new_ulid
 from metis.projection import Projection, Target
 from metis.verify.recordings import adapter_for
 from metis.wire.request import RequestSteps
@@ -417,8 +418,10 @@ def test_a_client_that_moves_its_cache_marks_is_sent_on_as_ever(target: str) -> 
         assert sent.losses == fresh.losses
 
 
+@pytest.mark.parametrize("target", ["openai", "anthropic"])
+@pytest.mark.parametrize("system", [None, [{"type": "text", "text": "Be brief."}]])
 def test_a_client_that_moves_its_cache_marks_is_projected_once(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, target: str, system: list[dict[str, Any]] | None
 ) -> None:
     counts: list[int] = []
     encoded = history_module.project
@@ -429,11 +432,69 @@ def test_a_client_that_moves_its_cache_marks_is_projected_once(
 
     monkeypatch.setattr(history_module, "project", project)
     client, reader = adapters.get("anthropic"), RequestReader()
-    provider = Adapter(adapters.get("openai").profile)
+    provider = Adapter(adapters.get(target).profile)
     messages = [{"role": role, "content": f"{n} {role}"} for n in range(60) for role in ROLES]
+    body: dict[str, Any] = {"model": "m", "max_tokens": 9}
+    if system is not None:
+        body["system"] = [{**system[0], "cache_control": {"type": "ephemeral"}}]
     for count in range(41, len(messages), 2):
-        data = body_of({"model": "m", "max_tokens": 9, "messages": marked(messages[:count])})
+        data = body_of({**body, "messages": marked(messages[:count])})
         request = reader.read(client, "t", data, CONTEXT)
         provider.preview(request.messages, request.tools)
     # The first request as a whole, the second up to what may change; then never again.
     assert len(counts) == 2
+
+
+def test_messages_of_others_behind_a_marked_history_are_planned_with_it() -> None:
+    client, reader = adapters.get("anthropic"), RequestReader()
+    provider = Adapter(adapters.get("anthropic").profile)
+    messages = [{"role": role, "content": f"{n} {role}"} for n in range(30) for role in ROLES]
+    requests = list[CanonicalRequest]()
+    for count in (41, 43, 45):
+        data = body_of({"model": "m", "max_tokens": 9, "messages": marked(messages[:count])})
+        requests.append(reader.read(client, "t", data, CONTEXT))
+        provider.preview(requests[-1].messages)
+    # A session of `metis` goes on with what a client began; its messages may get marks.
+    more = [
+        Message(
+            id=new_ulid(),
+            session_id=CONTEXT.session_id,
+            role=role,
+            content=(TextBlock(f"{n} more"),),
+            created_at=NOW,
+        )
+        for n in range(15)
+        for role in (Role.ASSISTANT, Role.USER)
+    ]
+    for count in range(2, len(more) + 1, 2):
+        history = [*requests[-1].messages, *more[:count]]
+        sent = provider.preview(history)
+        fresh = Adapter(provider.profile).preview(history)
+        assert sent.body == fresh.body
+        assert sent.losses == fresh.losses
+
+
+def test_many_conversations_with_one_prompt_compare_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, reader = adapters.get("anthropic"), RequestReader()
+
+    def body(prompt: int, conversation: int) -> bytes:
+        start = {"model": "m", "max_tokens": 9, "system": f"You are agent {prompt}."}
+        texts = {"user": f"conversation {conversation}", "assistant": "yes"}
+        messages = [{"role": role, "content": text} for role, text in texts.items()]
+        return body_of({**start, "messages": messages})
+
+    for prompt in range(20):
+        for conversation in range(10):
+            reader.read(client, "t", body(prompt, conversation), CONTEXT)
+    compared: list[int] = []
+    matched = module._History.matched  # pyright: ignore[reportPrivateUsage] - its work is counted
+
+    def count(self: Any, data: bytes) -> tuple[int, int]:
+        compared.append(len(data))
+        return matched(self, data)
+
+    monkeypatch.setattr(module._History, "matched", count)  # pyright: ignore[reportPrivateUsage]
+    reader.read(client, "t", body(3, 11), CONTEXT)
+    assert len(compared) == 10

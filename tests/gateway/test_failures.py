@@ -120,6 +120,45 @@ async def test_a_provider_that_is_silent_for_too_long_is_an_error_and_no_endless
 
 
 @pytest.mark.row("GW-20")
+@pytest.mark.parametrize("is_passed", [False, True])
+@pytest.mark.parametrize("status", [200, 429])
+async def test_keep_alives_come_before_the_provider_has_sent_its_headers(
+    is_passed: bool,  # noqa: FBT001 - a case
+    status: int,
+) -> None:
+    release = asyncio.Event()
+
+    async def slow(request: web.Request, _: bytes) -> web.StreamResponse:
+        await release.wait()
+        if status != 200:
+            error = {"error": {"message": "too many of them", "type": "rate_limit"}}
+            return web.json_response(error, status=status)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for chunk in CHAT_CHUNKS:
+            await response.write(chunk)
+        return response
+
+    config = GatewayConfig(limits=Limits(keep_alive_s=0.05))
+    async with serve(Upstream(slow), routes=("*=openai:gpt-4o",), config=config) as gateway:
+        path, body = CLIENTS["chat" if is_passed else "anthropic"]
+        keep_alive = b": keep-alive\n\n" if is_passed else b"event: ping"
+        async with gateway.client.post(gateway.url + path, json={**body, "stream": True}) as reply:
+            received = b""
+            while keep_alive not in received:
+                received += await reply.content.readany()
+            release.set()
+            received += await reply.content.read()
+            assert reply.headers["content-type"].startswith("text/event-stream")
+    if status == 200:
+        assert b"hel" in received
+        assert (b"[DONE]" if is_passed else b"message_stop") in received
+    else:
+        assert b"too many of them" in received
+        assert b"error" in received
+
+
+@pytest.mark.row("GW-20")
 async def test_a_gemini_client_gets_no_keep_alive_that_it_cannot_read() -> None:
     async def slow(request: web.Request, _: bytes) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})

@@ -32,6 +32,7 @@ from metis.projection import (
     project,
     project_appended,
 )
+from metis.projection.pipeline import are_native, has_marks
 from metis.wire.history import HistoryEncoder
 from metis.wire.original_form import EMPTY, PROTOCOL_ONLY_KEYS, with_tool_ids
 
@@ -56,6 +57,8 @@ class EncodedHistory(Struct, frozen=True, gc=False):
     encoder: HistoryEncoder
     has_large_images: bool = False
     """Whether it has images that would be too large if there were many (T90)."""
+    has_marks: bool = False
+    """Whether it has cache marks, which messages of another client could move."""
     is_base: bool = False
     """Whether it is only the first part of a history that was sent."""
     base: "EncodedHistory | None" = None
@@ -171,6 +174,8 @@ def _continued(
     if earlier.call_ids is None:
         return None
     new = _as_host_knows(messages[len(earlier.messages) :], profile)
+    if earlier.has_marks and not are_native(new, earlier.target):
+        return None
     projection = project_appended(new, earlier.target, earlier.call_ids)
     if projection is None:
         return None
@@ -259,6 +264,7 @@ def _extended(
         earlier.losses + _in_message_order(losses, new) if losses else earlier.losses,
         encoder,
         earlier.has_large_images or projection.has_large_images,
+        earlier.has_marks or (earlier.target.cache_marks > 0 and has_marks(new)),
     )
 
 

@@ -33,7 +33,8 @@ from metis.wire.request import RequestDraft, RequestSteps
 MAX_BYTES = 32 * 1024 * 1024
 """How many bytes of requests a reader holds; the decoded messages take about twice as many."""
 MAX_HISTORIES = 512
-"""How many histories of one tenant and provider are compared with a request."""
+"""How many histories of one tenant and provider, with the same instructions and tools before the
+messages, are compared with a request."""
 
 _PAUSES = 4
 """How many of the last wire messages a next request may change, such as the place of cache marks:
@@ -97,9 +98,7 @@ class _History(Struct):
     size: int
 
     def matched(self, body: bytes) -> tuple[int, int]:
-        """Return how many segments a body begins with, and where the last of them ends."""
-        if not body.startswith(self.head):
-            return 0, 0
+        """Return how many segments follow the head of a body, and where the last of them ends."""
         position = len(self.head)
         for count, segment in enumerate(self.segments):
             if not body.startswith(segment.data, position):
@@ -139,7 +138,8 @@ class RequestReader:
         self._max_bytes = max_bytes
         self._size = 0
         self._lock = Lock()
-        self._histories: dict[_Key, dict[int, _History]] = {}
+        # By their heads, which are long and shared: each is compared once with a request.
+        self._histories: dict[_Key, dict[bytes, dict[int, _History]]] = {}
         self._order: dict[int, _History] = {}
 
     @property
@@ -186,8 +186,12 @@ class RequestReader:
         """Return the history with the longest prefix of a body, newest first among equals."""
         best: tuple[_History | None, int, int] = None, 0, 0
         with self._lock:
-            histories = self._histories.get(key)
-            candidates = [] if histories is None else list(reversed(histories.values()))
+            candidates = [
+                history
+                for head, histories in self._histories.get(key, {}).items()
+                if body.startswith(head)
+                for history in reversed(histories.values())
+            ]
         for history in candidates:
             count, position = history.matched(body)
             if position > best[2] and count:
@@ -200,11 +204,11 @@ class RequestReader:
         with self._lock:
             if replaced is not None:
                 self._drop(replaced)
-            same_key = self._histories.setdefault(new.key, {})
-            same_key[id(new)] = self._order[id(new)] = new
+            same_head = self._histories.setdefault(new.key, {}).setdefault(new.head, {})
+            same_head[id(new)] = self._order[id(new)] = new
             self._size += new.size
-            while len(same_key) > MAX_HISTORIES:
-                self._drop(next(iter(same_key.values())))
+            while len(same_head) > MAX_HISTORIES:
+                self._drop(next(iter(same_head.values())))
             while self._size > self._max_bytes and self._order:
                 self._drop(next(iter(self._order.values())))
 
@@ -213,7 +217,9 @@ class RequestReader:
             return  # another thread was faster
         self._size -= history.size
         same_key = self._histories[history.key]
-        del same_key[id(history)]
+        del same_key[history.head][id(history)]
+        if not same_key[history.head]:
+            del same_key[history.head]
         if not same_key:
             del self._histories[history.key]
 

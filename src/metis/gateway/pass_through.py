@@ -15,7 +15,7 @@ from metis.gateway.client_call import (
     with_model,
     without_key_parameter,
 )
-from metis.gateway.endpoints import KEEP_ALIVES, Endpoint
+from metis.gateway.endpoints import KEEP_ALIVES, STREAM_TYPES, Endpoint
 from metis.gateway.errors import metis_headers, reply_error, safe_error_body
 from metis.gateway.exchange import MAX_RECORDED_BYTES
 from metis.gateway.models import Target
@@ -26,7 +26,9 @@ from metis.transport.response import (
     ConnectionWatch,
     is_web_page,
     page_error,
+    raise_error,
 )
+from metis.wire.call import RequestContext
 
 if TYPE_CHECKING:
     import aiohttp
@@ -71,11 +73,21 @@ class KeepAlive:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to watch for silences."""
-        if self._data:
+        """Begin to watch for silences.
+
+        Called before the request is sent, the first keep-alive also begins the response: some
+        providers send no headers before their first token. An error that follows it is an event.
+        """
+        if self._data and self._call.exchange.is_stream:
             self._last = time.monotonic()
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._seconds, self._check)
+            if self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._seconds, self._check)
+
+    async def wait(self) -> None:
+        """Wait until a keep-alive that is on its way has been written."""
+        if self._task is not None and not self._task.done():
+            await self._task
 
     def note(self, data: bytes) -> None:
         """Note that something came from the provider."""
@@ -97,11 +109,18 @@ class KeepAlive:
         if silence > self._most:
             return
         if silence >= self._seconds and self._is_between_events and not is_writing:
-            self._task = asyncio.ensure_future(self._call.write(self._data))
+            self._task = asyncio.ensure_future(self._write())
             wait = self._seconds
         else:
             wait = max(0.05, self._seconds - silence)
         self._timer = asyncio.get_running_loop().call_later(wait, self._check)
+
+    async def _write(self) -> None:
+        call = self._call
+        if not call.is_started:
+            content = [(b"content-type", STREAM_TYPES["sse"]), (b"cache-control", b"no-cache")]
+            await call.start(200, content + metis_headers(call))
+        await call.write(self._data)
 
 
 def upstream_path(endpoint: Endpoint, provider: Provider, model: str, query: bytes) -> str:
@@ -129,17 +148,26 @@ async def pass_request(
     if is_renamed and not endpoint.model:
         body = with_model(body, exchange.requested_model, target.model)
     path = upstream_path(endpoint, provider, target.model, call.query)
-    response = await upstream.post(
-        provider,
-        exchange,
-        path,
-        headers,
-        body,
-        method=call.scope["method"],
-        has_credentials=has_credentials,
-    )
+    keep_alive.start()
     try:
-        if response.status >= _FIRST_ERROR_STATUS:
+        response = await upstream.post(
+            provider,
+            exchange,
+            path,
+            headers,
+            body,
+            method=call.scope["method"],
+            has_credentials=has_credentials,
+        )
+        await keep_alive.wait()
+    except BaseException:
+        keep_alive.stop()
+        raise
+    try:
+        if response.status >= _FIRST_ERROR_STATUS and call.is_started:
+            context = RequestContext(provider=provider.name, status=response.status)
+            await raise_error(provider.adapter, response, context)
+        elif response.status >= _FIRST_ERROR_STATUS:
             await _pass_error(call, response, provider)
         else:
             echo = ModelEcho(exchange.requested_model, endpoint.protocol) if is_renamed else None
@@ -181,11 +209,10 @@ async def _pass_response(
     is_page = _is_markup(headers)
     if is_page and is_web_page(data := await content.readany()):
         # A login page of the network, or a proxy: no client could read it.
-        await reply_error(call, page_error(data, response.status, provider.name), provider)
-        return
-    await call.start(response.status, headers)
-    if exchange.is_stream:
-        keep_alive.start()
+        raise page_error(data, response.status, provider.name)
+    if not call.is_started:
+        await call.start(response.status, headers)
+    keep_alive.start()
     while not content.at_eof():
         if data:
             await call.write(data)

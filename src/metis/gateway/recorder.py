@@ -76,8 +76,8 @@ _SEARCH_S = 2.0
 _MAX_BATCH = 64
 _MAX_PLANNED_S = 0.2
 """How long planned exchanges wait for others that share their commit."""
-_SLICE_S = 0.001
-"""How long exchanges are planned before answers get their turn."""
+_SLICE_S, _MAX_SLICE_S = 0.001, 0.02
+"""How long exchanges are planned before answers get their turn; more if their turn took longer."""
 _BUSY_S = 0.0003
 """A turn of the event loop that takes longer had answers to write."""
 _BUSY_PAUSE = 6
@@ -306,9 +306,10 @@ class Recorder:
 
     async def _store_waiting(self) -> None:
         """Plan and store what waits, in short slices: answers come first."""
+        slice_s = _SLICE_S
         while len(self._waiting) and not self._is_closing:
             start = time.perf_counter()
-            await self._plan_slice()
+            await self._plan_slice(slice_s)
             is_due = time.monotonic() - self._planned_since > _MAX_PLANNED_S
             if is_due or len(self._planned) >= _MAX_BATCH:
                 await self._store_planned()
@@ -316,14 +317,17 @@ class Recorder:
             used = time.perf_counter() - start
             await asyncio.sleep(0)
             # What a whole turn of the loop took beside this task is what it does for answers.
-            if time.perf_counter() - start - used > _BUSY_S:
-                await asyncio.sleep(_BUSY_PAUSE * used)
+            turn = time.perf_counter() - start - used
+            slice_s = _SLICE_S
+            if turn > _BUSY_S:
+                slice_s = min(max(_SLICE_S, turn / _BUSY_PAUSE), _MAX_SLICE_S)
+                await asyncio.sleep(max(0.0, _BUSY_PAUSE * used - turn))
         await self._store_planned()
         self._waiting.save_old()
 
-    async def _plan_slice(self) -> None:
+    async def _plan_slice(self, seconds: float) -> None:
         """Plan exchanges for a short time, at least one."""
-        end = time.perf_counter() + _SLICE_S
+        end = time.perf_counter() + seconds
         while (next_one := self._waiting.take()) is not None:
             waiting, exchange = next_one
             if waiting.is_adopted and await self._is_stored(exchange):
@@ -467,7 +471,7 @@ class Recorder:
         end = time.monotonic() + _CLOSE_S
         with suppress(MetisError):
             while len(self._waiting) and time.monotonic() < end:
-                await self._plan_slice()
+                await self._plan_slice(_MAX_SLICE_S)
                 if len(self._planned) >= _MAX_BATCH:
                     await self._store_planned()
             await self._store_planned()

@@ -166,15 +166,21 @@ class Translation:
             output=request.options.output,
             on_loss=exchange.losses.append,
         )
-        response = await self._upstream.post(
-            self._target.provider,
-            exchange,
-            wire.path,
-            wire.headers,
-            wire.body,
-            method=wire.method,
-            adapter=self._adapter,
-        )
+        keep_alive.start()
+        try:
+            response = await self._upstream.post(
+                self._target.provider,
+                exchange,
+                wire.path,
+                wire.headers,
+                wire.body,
+                method=wire.method,
+                adapter=self._adapter,
+            )
+            await keep_alive.wait()
+        except BaseException:
+            keep_alive.stop()
+            raise
         try:
             if response.status >= _FIRST_ERROR_STATUS:
                 await raise_error(self._adapter, response, replace(context, status=response.status))

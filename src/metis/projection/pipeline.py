@@ -70,14 +70,25 @@ def project_by_rules(
         is_complete
         and bool(sent)
         and _has_free_order(messages, target)
-        # A longer history moves cache marks to other messages, where the target takes any.
-        and not (target.cache_marks and any(message.metadata.hints for message in messages))
+        # A longer history moves cache marks to other messages, where the target takes any; those
+        # of its own client stay where they are.
+        and not (target.cache_marks and has_marks(messages) and not are_native(messages, target))
         and (not is_start or _is_under_way(sent))
     )
     call_ids = _call_ids(messages) if can_continue else None
     return Projection(
         sent, recorder.losses, call_ids, recorder.has_large_images, recorder.attachments
     )
+
+
+def has_marks(messages: Sequence[Message]) -> bool:
+    """Whether a message says where a cached prefix ends."""
+    return any(message.metadata.hints for message in messages)
+
+
+def are_native(messages: Sequence[Message], target: Target) -> bool:
+    """Whether all messages come from a client of the target: no cache mark is added or moved."""
+    return all(is_native(message, target) for message in messages)
 
 
 def project_appended(
