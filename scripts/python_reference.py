@@ -9,7 +9,7 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from enum import Enum
@@ -131,8 +131,14 @@ def _field_lines(value: type[Struct]) -> Iterator[str]:
         yield f"{field.name}: {_type_text(field.type)}{default}"
 
 
+def _unlisted_base(value: type[Any]) -> Mapping[str, Any]:
+    """Return what a class inherits from a part of it that only has its own module."""
+    base = value.__bases__[0]
+    return vars(base) if base.__name__.endswith("Side") else {}
+
+
 def _methods(value: type[Any]) -> Iterator[tuple[str, Any]]:
-    for name, attribute in sorted(vars(value).items()):
+    for name, attribute in sorted({**_unlisted_base(value), **vars(value)}.items()):
         if name.startswith("_"):
             continue
         if isinstance(attribute, property) or inspect.isfunction(attribute):

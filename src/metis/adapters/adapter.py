@@ -11,11 +11,10 @@ from metis.adapters.client_features import (
     accepted_betas,
     beta_headers,
     beta_keys,
-    client_betas,
     with_planned_cache,
 )
-from metis.adapters.codecs import CODECS, AwsFrameDecoder, AwsFrameEncoder, body_bytes
-from metis.adapters.declared_tools import response_context
+from metis.adapters.client_side import ClientSide
+from metis.adapters.codecs import AwsFrameDecoder, body_bytes
 from metis.adapters.history import EncodedHistory, HistoryCache, encode_history
 from metis.adapters.hosts import profile_of
 from metis.adapters.limits import fitted_output_limit
@@ -37,42 +36,23 @@ from metis.adapters.response_decoder import (
     replayed_events,
     with_issuer,
 )
-from metis.adapters.response_encoder import (
-    ClientStreamEncoder,
-    error_for_client,
-    log_losses,
-    report_seals,
-    response_for_client,
-)
-from metis.adapters.seals import Face, restore_seals, seal_keys
-from metis.adapters.think_tags import (
-    ThinkTagDecoder,
-    ThinkTagEncoder,
-    join_think_tags,
-    split_think_tags,
-)
+from metis.adapters.response_encoder import log_losses
+from metis.adapters.think_tags import ThinkTagDecoder, split_think_tags
 from metis.adapters.tool_options import OptionLoss, placeholder_tools, with_native_keys
-from metis.canonical.errors import InvalidValueError, ProviderError
+from metis.canonical.errors import InvalidValueError
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities, Capability
 from metis.deprecation import renamed_parameters
-from metis.projection import Change, Loss, LossRecorder, Target, are_identical, keep_newest_images
+from metis.projection import Change, Loss, LossRecorder, Target, keep_newest_images
 from metis.projection.cache_marks import LONG_TTL
 from metis.streaming import StreamEvent
 from metis.streaming.limits import limit_content
-from metis.wire.call import (
-    AdapterOptions,
-    CanonicalRequest,
-    RequestContext,
-    ServedResponse,
-    ToolChoice,
-    WireRequest,
-)
-from metis.wire.codec import StreamDecoder, StreamEncoder
+from metis.wire.call import AdapterOptions, RequestContext, ToolChoice, WireRequest
+from metis.wire.codec import StreamDecoder
 from metis.wire.history import HistoryEncoder
-from metis.wire.original_form import has_foreign_form, response_events
+from metis.wire.original_form import response_events
 from metis.wire.output_format import OutputFormat
 
 log = logging.getLogger("metis.adapters")
@@ -80,7 +60,7 @@ log = logging.getLogger("metis.adapters")
 _MAX_MODELS = 1000
 
 
-class Adapter:
+class Adapter(ClientSide):
     """Translates for one provider in both directions: as its client, and in its place.
 
     An adapter may be shared between threads, tasks and tenants. It holds caches only, which are
@@ -92,9 +72,7 @@ class Adapter:
     ) -> None:
         """Speak for a provider; `features` states what some of its models can do, by wire name."""
         stated = features or {}
-        self.profile = profile
-        self.name = profile.name
-        self._codec = CODECS[profile.protocol]
+        super().__init__(profile)
 
         def facts_of(name: str) -> ModelFacts:
             return model_facts(profile, name, stated.get(name))
@@ -102,7 +80,6 @@ class Adapter:
         self._model = lru_cache(_MAX_MODELS)(facts_of)
         self._planner = RequestPlanner(profile)
         self._histories = HistoryCache()
-        self._usual_face = Face(profile, RequestContext(session_id="usual"))
         self._plain_rules = ToolCallRules((), profile.tool_name_length)
 
     def capabilities(self, model: str) -> AdapterCapabilities:
@@ -368,86 +345,6 @@ class Adapter:
             return decoder
         return JsonInThinkingDecoder(decoder, self._json_in_thinking(context.output, context))
 
-    def from_wire_request(
-        self, body: bytes | dict[str, Any], context: RequestContext | None = None
-    ) -> CanonicalRequest:
-        """Return the canonical request of a client that speaks this provider's protocol."""
-        context = self.complete_context(context)
-        request = self._codec.decode_request(body_bytes(body), context)
-        messages = self.client_messages(request.messages, context)
-        if not are_identical(messages, request.messages):
-            request = replace(request, messages=messages)
-        return self.with_client_options(request, context)
-
-    def client_messages(
-        self, messages: Sequence[Message], context: RequestContext
-    ) -> tuple[Message, ...]:
-        """Return decoded messages with the thinking in their tags, and the seals in envelopes."""
-        if self.profile.tags_thinking:
-            messages = [split_think_tags(message, self.name) for message in messages]
-        return self._face(context).open_all(messages)
-
-    def _face(self, context: RequestContext) -> Face:
-        # Most clients have the same face, and a face is made for each request and response.
-        is_usual = context.issuer is None and context.on_seals is None
-        return self._usual_face if is_usual else Face(self.profile, context)
-
-    def with_client_options(
-        self, request: CanonicalRequest, context: RequestContext
-    ) -> CanonicalRequest:
-        """Return a decoded request with the options of its path, stored seals, and its origin."""
-        if self.profile.path_options:
-            request = self._with_path_options(request, context)
-        if context.find_seals is not None and (keys := seal_keys(request)):
-            request = restore_seals(request, context.find_seals(keys))
-        options = replace(request.options, origin=self.name)
-        if self.profile.has_betas:
-            native = options.native.get(self.profile.protocol, {})
-            options = replace(options, betas=client_betas(context, native))
-        return replace(request, options=options)
-
-    def _with_path_options(
-        self, request: CanonicalRequest, context: RequestContext
-    ) -> CanonicalRequest:
-        # Without a path, as in a recorded body, only the context can name the model.
-        options, parsed = request.options, self.profile.parse_path(context.path or "")
-        if parsed is None:
-            stated: dict[str, Any] = {"model": options.model or context.model}
-        else:
-            stated = {"model": parsed[0], "stream": parsed[1]}
-        changes = {name: stated[name] for name in self.profile.path_options if name in stated}
-        return replace(request, options=replace(options, **changes))
-
-    def response_context(
-        self, request: CanonicalRequest, context: RequestContext | None = None
-    ) -> RequestContext:
-        """Return the context with which a response to this client's request is written.
-
-        It has the tools as the client declared them, the model that it asked for, and whether its
-        stream states the usage. `tools` are the functions that another provider gets.
-        """
-        return response_context(request, self.complete_context(context), self.profile.protocol)
-
-    def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
-        """Return the response body with which this provider would have sent the message."""
-        served = self.encode_response(message, context)
-        log_losses(served.losses)
-        return served.body
-
-    def encode_response(
-        self, message: Message, context: RequestContext | None = None
-    ) -> ServedResponse:
-        """Return what `to_wire_response` does, with its losses, and write none to the log."""
-        is_foreign = has_foreign_form(message, self.profile.protocol, self.name)
-        if self.profile.tags_thinking and not is_foreign:
-            message = join_think_tags(message)
-        context = self.complete_context(context)
-        report_seals(message, self.profile, context)
-        face = self._face(context)
-        message, losses = response_for_client(message, self.profile, face)
-        body = self._codec.encode_response(message, context)
-        return ServedResponse(body, losses)
-
     def response_events(
         self, message: Message, context: RequestContext | None = None
     ) -> list[StreamEvent]:
@@ -462,38 +359,6 @@ class Adapter:
             body = self._codec.encode_response(message, context)
             events = replayed_events(message, self.stream_decoder(context), body)
         return list(response_events(message)) if events is None else events
-
-    def encode_error(self, error: ProviderError) -> tuple[int, bytes]:
-        """Return the status and the body with which this provider would report an error."""
-        return self._codec.encode_error(error_for_client(error, self.profile))
-
-    def stream_encoder(self, context: RequestContext | None = None) -> StreamEncoder:
-        """Return an encoder that writes events as this provider streams them."""
-        context = self.complete_context(context)
-        encoder = self._codec.stream_encoder(context)
-        if self.profile.tags_thinking:
-            encoder = ThinkTagEncoder(encoder, self.name)
-        if self.profile.aws_framed:
-            encoder = AwsFrameEncoder(encoder, self._codec)
-        return ClientStreamEncoder(encoder, self.profile, self._face(context), context)
-
-    async def stream_to_wire(
-        self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None
-    ) -> AsyncIterator[bytes]:
-        """Yield the bytes of a streamed response as its events arrive."""
-        encoder = self.stream_encoder(context)
-        async for event in events:
-            data = encoder.encode(event)
-            if data:
-                yield data
-        data = encoder.finish()
-        if data:
-            yield data
-
-    def complete_context(self, context: RequestContext | None) -> RequestContext:
-        """Return a context that names the provider."""
-        context = context or RequestContext()
-        return context if context.provider else replace(context, provider=self.name)
 
     def _call_rules(self, context: RequestContext) -> ToolCallRules:
         if not context.tools:

@@ -13,6 +13,7 @@ from metis.canonical.metadata import MessageStatus, StopReason, Usage
 from metis.streaming import (
     MessageComplete,
     MessageStart,
+    SseParser,
     StreamError,
     StreamEvent,
     TextDelta,
@@ -250,3 +251,25 @@ class BaseStreamDecoder(ABC):
     def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
         self._end = stream_error(self._message_id, error, self._failed_message())
         events.append(self._end)
+
+
+class SseStreamDecoder(BaseStreamDecoder):
+    """The base of decoders for responses that come as server-sent events."""
+
+    def __init__(self, context: RequestContext) -> None:
+        super().__init__(context)
+        self._frames = SseParser(context.limits)
+
+    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
+        if not self._has_begun:
+            self._keep_head(chunk)
+        for name, data in self._frames.feed(chunk):
+            self._decode_frame(name, data, events)
+
+    def _decode_rest(self, events: list[StreamEvent]) -> None:
+        for name, data in self._frames.finish():
+            self._decode_frame(name, data, events)
+
+    @abstractmethod
+    def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
+        """Decode the data of an event, or a line that is none (`UNREADABLE`)."""

@@ -9,7 +9,6 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus
 from metis.streaming import (
     BlockAdded,
-    SseParser,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -26,7 +25,7 @@ from metis.wire.anthropic.response import decode_body, decode_usage, tool_use_id
 from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed, read_error
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
-from metis.wire.stream_decoder import BaseStreamDecoder
+from metis.wire.stream_decoder import SseStreamDecoder
 
 
 class _PartialBlock:
@@ -102,12 +101,11 @@ class _PartialBlock:
         return wire
 
 
-class AnthropicStreamDecoder(BaseStreamDecoder):
+class AnthropicStreamDecoder(SseStreamDecoder):
     """Turns the bytes of one streamed response into events."""
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
-        self._frames = SseParser(context.limits)
         self._body: Wire = {}
         self._blocks: dict[int, _PartialBlock] = {}
         self._call_counts: dict[str, int] = {}
@@ -122,16 +120,6 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
             "message_stop": self._on_message_stop,
             "error": self._on_error,
         }
-
-    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        if not self._has_begun:
-            self._keep_head(chunk)
-        for name, data in self._frames.feed(chunk):
-            self._decode_frame(name, data, events)
-
-    def _decode_rest(self, events: list[StreamEvent]) -> None:
-        for name, data in self._frames.finish():
-            self._decode_frame(name, data, events)
 
     def _early_end_error(self) -> ProviderError:
         if not self._has_begun and self._head.strip():

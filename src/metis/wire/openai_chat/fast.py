@@ -101,54 +101,26 @@ class _Message(Struct, gc=False, forbid_unknown_fields=True):
     tool_calls: list[_Call] | UnsetType | None = UNSET
 
 
-class _Request(Struct, forbid_unknown_fields=True):
-    messages: list[_Message]
-    audio: Any = UNSET
-    frequency_penalty: Any = UNSET
-    function_call: Any = UNSET
-    functions: Any = UNSET
-    logit_bias: Any = UNSET
-    logprobs: Any = UNSET
-    max_completion_tokens: Any = UNSET
-    max_tokens: Any = UNSET
-    metadata: Any = UNSET
-    modalities: Any = UNSET
-    model: Any = UNSET
-    n: Any = UNSET
-    parallel_tool_calls: Any = UNSET
-    prediction: Any = UNSET
-    presence_penalty: Any = UNSET
-    prompt_cache_key: Any = UNSET
-    provider: Any = UNSET
-    reasoning: Any = UNSET
-    reasoning_effort: Any = UNSET
-    response_format: Any = UNSET
-    safety_identifier: Any = UNSET
-    seed: Any = UNSET
-    service_tier: Any = UNSET
-    stop: Any = UNSET
-    store: Any = UNSET
-    stream: Any = UNSET
-    stream_options: Any = UNSET
-    temperature: Any = UNSET
-    thinking: Any = UNSET
-    tool_choice: Any = UNSET
-    tools: Any = UNSET
-    top_logprobs: Any = UNSET
-    top_p: Any = UNSET
-    user: Any = UNSET
-    verbosity: Any = UNSET
-    web_search_options: Any = UNSET
-
-
-_OPTION_KEYS = _Request.__struct_fields__[1:]
+_OPTION_KEYS = (
+    *("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"),
+    *("max_completion_tokens", "max_tokens", "metadata", "modalities", "model", "n"),
+    *("parallel_tool_calls", "prediction", "presence_penalty", "prompt_cache_key", "provider"),
+    *("reasoning", "reasoning_effort", "response_format", "safety_identifier", "seed"),
+    *("service_tier", "stop", "store", "stream", "stream_options", "temperature", "thinking"),
+    *("tool_choice", "tools", "top_logprobs", "top_p", "user", "verbosity", "web_search_options"),
+)
+_Request = msgspec.defstruct(
+    "_Request",
+    [("messages", list[_Message]), *((key, Any, UNSET) for key in _OPTION_KEYS)],
+    forbid_unknown_fields=True,
+)
 _read_request = msgspec.json.Decoder(_Request).decode
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     """Decode a request body."""
     try:
-        wire = _read_request(body)
+        wire: Any = _read_request(body)
     except (ValueError, RecursionError):
         return request.decode_request(body, context)
     decoder = _MessageDecoder(context)
@@ -335,13 +307,8 @@ class _ToolMessage(Struct, gc=False):
     tool_call_id: str
 
 
-class _EncodedFunction(Struct, gc=False):
-    arguments: str
-    name: str
-
-
 class _EncodedCall(Struct, gc=False):
-    function: _EncodedFunction
+    function: _Function
     id: str
     type: str = "function"
 
@@ -415,7 +382,7 @@ class FastChatHistoryEncoder(ChatHistoryEncoder):
                 wire_id = wire_ids.get(tool_use_id)
                 if wire_id is None:
                     wire_id = WIRE_ID_PREFIX + tool_use_id.removeprefix(TOOL_ID_PREFIX)
-                calls.append(_EncodedCall(_EncodedFunction(arguments, block.name), wire_id))
+                calls.append(_EncodedCall(_Function(arguments, block.name), wire_id))
             elif type(block) is TextBlock and text is None and not calls and not block.citations:
                 text = block.text
             else:

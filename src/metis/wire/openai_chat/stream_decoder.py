@@ -26,7 +26,7 @@ from metis.streaming.events import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from metis.streaming.text_frames import UNREADABLE, SseParser
+from metis.streaming.text_frames import UNREADABLE
 from metis.wire.call import RequestContext
 from metis.wire.errors import STREAM_CUT_OFF, stream_error
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
@@ -48,7 +48,7 @@ from metis.wire.openai_chat.chunk_fold import (
 from metis.wire.openai_chat.response import DEFAULT_PROVIDER, decode_body, decode_usage
 from metis.wire.openai_errors import decode_error
 from metis.wire.response import with_status
-from metis.wire.stream_decoder import BaseStreamDecoder
+from metis.wire.stream_decoder import SseStreamDecoder
 from metis.wire.tool_ids import CallIds
 
 DeltaType = type[TextDelta] | type[ThinkingDelta]
@@ -190,7 +190,7 @@ class EventOrder:
         )
 
 
-class ChatStreamDecoder(BaseStreamDecoder):
+class ChatStreamDecoder(SseStreamDecoder):
     """Decodes the stream of one response: feed it the bytes as they come, then finish."""
 
     # A plain response in place of a stream is decoded from the head, so it must fit into it.
@@ -200,7 +200,6 @@ class ChatStreamDecoder(BaseStreamDecoder):
         super().__init__(context)
         self._provider = context.provider or DEFAULT_PROVIDER
         self._issuer = context.provider or PROTOCOL
-        self._frames = SseParser(context.limits)
         self._envelope: Wire = {}
         self._usage: Wire = {}
         self._first = ChoiceFold(self._meter)
@@ -208,14 +207,8 @@ class ChatStreamDecoder(BaseStreamDecoder):
         self._ids = CallIds(context.session_id, self._message_id)
         self._order = EventOrder(self._message_id, self._ids, self._first.calls)
 
-    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        self._keep_head(chunk)
-        for name, data in self._frames.feed(chunk):
-            self._decode_frame(name, data, events)
-
     def _decode_rest(self, events: list[StreamEvent]) -> None:
-        for name, data in self._frames.finish():
-            self._decode_frame(name, data, events)
+        super()._decode_rest(events)
         if not self._has_begun and self._end is None:
             self._decode_head(events)
 

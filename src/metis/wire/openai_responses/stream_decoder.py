@@ -27,7 +27,6 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
 from metis.streaming import (
     BlockAdded,
-    SseParser,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -50,7 +49,7 @@ from metis.wire.openai_responses.response import (
 )
 from metis.wire.openai_responses.tool_calls import CUSTOM, FUNCTION, read_call
 from metis.wire.response import with_status
-from metis.wire.stream_decoder import BaseStreamDecoder
+from metis.wire.stream_decoder import SseStreamDecoder
 from metis.wire.tool_ids import CallIds
 
 _FAILED_STATUSES = ("failed", "cancelled")
@@ -224,13 +223,12 @@ def _common_length(pieces: Sequence[str], text: str) -> int:
     return length
 
 
-class ResponsesStreamDecoder(BaseStreamDecoder):
+class ResponsesStreamDecoder(SseStreamDecoder):
     """Decodes the stream of one response: feed it the bytes as they come, then finish."""
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
         self._provider = context.provider or DEFAULT_PROVIDER
-        self._frames = SseParser(context.limits)
         self._body: Wire = {}
         self._items: list[StreamItem] = []
         self._by_index: dict[int, StreamItem] = {}
@@ -260,15 +258,6 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
             "response.custom_tool_call_input.delta": partial(self._decode_arguments, CUSTOM),
             "error": self._decode_error,
         }
-
-    def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        self._keep_head(chunk)
-        for name, data in self._frames.feed(chunk):
-            self._decode_frame(name, data, events)
-
-    def _decode_rest(self, events: list[StreamEvent]) -> None:
-        for name, data in self._frames.finish():
-            self._decode_frame(name, data, events)
 
     def _end_early(self, events: list[StreamEvent]) -> None:
         body = None if self._has_begun else self._read_head()
