@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -59,9 +60,13 @@ class LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine; return the future of its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and return its result; a keyboard interrupt cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.submit(work)
         try:
             return future.result()
         except KeyboardInterrupt:
