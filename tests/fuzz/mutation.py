@@ -99,7 +99,7 @@ class Mutator:
         """Return the next input."""
         chance = self._random
         # The seeds are sorted by size: small ones are read several times faster.
-        seed = self._seeds[int(len(self._seeds) * chance.random() ** 2)]
+        seed = self._seeds[int(len(self._seeds) * chance.random() ** 3)]
         data = seed.data
         kind = chance.random()
         if kind < 0.75:

@@ -9,12 +9,14 @@ import collections
 import gc
 import hashlib
 import logging
+import signal
 import sys
 import time
 import traceback
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 from fuzz.mutation import Mutator
 from fuzz.targets import TARGETS
@@ -32,9 +34,15 @@ _AMPLIFIED = 20_000
 _PER_PLACE = 2
 """How many inputs are stored that fail at the same place."""
 _BATCH = 200
+_BATCH_SECONDS = 60.0
+"""CPU time after which the input that runs is a fault: its work does not end."""
 _PACKAGE = f"{Path('src') / 'metis'}"
 
 Run = Callable[[bytes], None]
+
+
+class Endless(BaseException):
+    """An input whose work did not end. No decoder catches it by mistake."""
 
 
 def fault_of(run: Run, data: bytes) -> str | None:
@@ -48,6 +56,10 @@ def fault_of(run: Run, data: bytes) -> str | None:
         return f"{type(error).__name__} at {_place(error)}: {str(error)[:200]}"
     seconds = time.process_time() - start
     return f"slow: {seconds:.1f} seconds" if seconds > MAX_SECONDS else None
+
+
+def _raise_endless(_: int, __: FrameType | None) -> None:
+    raise Endless
 
 
 def _place(error: BaseException) -> str:
@@ -92,18 +104,31 @@ class Campaign:
         self._places: collections.Counter[str] = collections.Counter()
 
     def step(self) -> None:
-        """Run some inputs."""
+        """Run some inputs, in the main thread."""
+        signal.signal(signal.SIGVTALRM, _raise_endless)
+        signal.setitimer(signal.ITIMER_VIRTUAL, _BATCH_SECONDS)
+        data = b""
+        try:
+            for data in self._inputs():
+                self._run_input(data)
+        except Endless as error:
+            self._note(f"endless at {_place(error)}: more than {_BATCH_SECONDS} seconds", data)
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    def _inputs(self) -> Iterator[bytes]:
         for _ in range(_BATCH):
             self.count += 1
-            if self.count % _AMPLIFIED == 0:
-                data = self._mutator.amplified()
-                self._note(fault_of(self._run, data) or growth_of(self._run, data), data)
-                continue
-            data = self._mutator.next()
-            measure = growth_of if self.count % _MEASURED == 0 else fault_of
-            fault = measure(self._run, data)
-            if fault is not None:
-                self._note(fault, data)
+            is_long = self.count % _AMPLIFIED == 0
+            yield self._mutator.amplified() if is_long else self._mutator.next()
+
+    def _run_input(self, data: bytes) -> None:
+        # Measuring memory makes work slow: a time is taken without it.
+        is_measured, is_long = self.count % _MEASURED == 0, self.count % _AMPLIFIED == 0
+        fault = None if is_measured and not is_long else fault_of(self._run, data)
+        if fault is None and is_measured:
+            fault = growth_of(self._run, data)
+        self._note(fault, data)
 
     def _note(self, fault: str | None, data: bytes) -> None:
         if fault is None:

@@ -55,8 +55,9 @@ from metis.tools.html_text import html_to_text
 from metis.wire.call import RequestContext
 
 CONTEXT = RequestContext(session_id="sess_fuzz", tools=("f", "look"))
-_CUTS = (7, 64, 4096, 1 << 20)
-_FULL_CHECK = 4
+_CUTS = (7, 64, 256, *(4096,) * 6, *(1 << 20,) * 6)
+"""The sizes of chunks, by the length of an input: small ones cost most and find little more."""
+_FULL_CHECK = 8
 """Of so many inputs, by their length, one message is stored, read and sent again."""
 _WIDTH = 60
 _RECORD = SessionRecord(
@@ -164,11 +165,13 @@ def _entries(data: bytes) -> list[AnyEntry]:
     if data[:1] == b"{":
         return list(read_transcript(data.splitlines()).entries)
     text = data.decode(errors="replace")
-    half = len(text) // 2
+    # Each message has a part, so that the conversation is no larger than the input.
+    size = max(1, len(text) // 4)
+    first, second, third, rest = (text[start * size :][:size] for start in range(4))
     messages = (
-        user(text),
-        assistant(text, call("f", "tu_1", **{text[:9] or "a": text, "b": [text[half:]]})),
-        tool(text, answers="tu_1"),
+        user(first),
+        assistant(second, call("f", "tu_1", **{text[:9] or "a": third, "b": [third[:50]]})),
+        tool(rest + text[4 * size :], answers="tu_1"),
     )
     return [entry_of(message) for message in messages]
 

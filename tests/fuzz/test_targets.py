@@ -80,6 +80,15 @@ def test_inputs_that_once_were_a_fault(path: object) -> None:
     assert fault is None, fault
 
 
+@pytest.mark.parametrize("text", [b"\n", b"x\n", b'"', b"<", b"&", b"`", b"```\n", b"\xe4\xb8\x96"])
+@pytest.mark.parametrize("name", WRITERS)
+def test_exports_take_memory_in_proportion(name: str, text: bytes) -> None:
+    run = TARGETS[f"export-{name}"].run
+    run(b"x")
+    fault = growth_of(run, text * (500_000 // len(text)))
+    assert fault is None, fault
+
+
 @needs_corpus
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROTOCOLS)

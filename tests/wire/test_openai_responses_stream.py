@@ -740,3 +740,18 @@ def test_any_events_give_events_in_order(wires: list[Wire]) -> None:
     assert isinstance(reported[-1], MessageComplete | StreamError)
     assert len(accumulated(reported)) == len(message.content)
     encode_all(reported)
+
+
+def test_items_that_the_final_response_leaves_out_stay_where_they_were() -> None:
+    other = {**CALL, "id": "fc_2", "call_id": "call_2"}
+    pieces = [*start_events(), *item_events(0, CALL), *item_events(1, MESSAGE)]
+    pieces += [*item_events(2, other), end_event(MESSAGE)]
+    events, message = play(*stream_of(*pieces))
+    assert [block.type for block in message.content] == ["tool_use", "text", "tool_use"]
+    assert comparable(accumulated(events)) == comparable(message.content)
+
+
+def test_a_call_with_another_type_in_the_final_response_is_one_call() -> None:
+    final: Wire = {"type": "tool_search_call", "call_id": CALL["call_id"], "id": "tsc_1"}
+    _, message = play(*stream_of(*start_events(), *item_events(0, CALL), end_event(final)))
+    assert len(message.content) == 1

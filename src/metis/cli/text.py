@@ -19,7 +19,9 @@ _EIGHTHS_PER_CELL = 8
 _CENT = Decimal("0.01")
 
 # Text of which every character takes one cell; a test compares it with the tables of rich.
-SINGLE_CELLS = re.compile("[\x20-\x7e\xa1-\xac\xae-\u02ff\u2010-\u2027\u2190-\u2199\u2500-\u25fc]*")
+SINGLE_CELLS = re.compile(
+    "[\x20-\x7e\xa1-\xac\xae-\u02ff\u2010-\u2027\u2190-\u2199\u2400-\u2426\u2500-\u25fc]*"
+)
 
 # Tag characters spell invisible text; only the flags of a few regions use them, after this sign.
 _FLAG = "\U0001f3f4[\U000e0020-\U000e007f]{1,7}"

@@ -4,6 +4,7 @@ Responses are rendered as Markdown, everything else is shown as written. Text is
 content security policy in the page forbids scripts and remote content.
 """
 
+import io
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -37,7 +38,7 @@ from metis.store.queries import title_of
 # SVG is missing on purpose: it can contain scripts.
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
-_FENCE = re.compile(r"(`{3,})([^\n`]*)")
+_FENCE = re.compile(r"^(`{3,})([^\n`]*)$", re.MULTILINE)
 _INLINE_CODE = re.compile(r"`([^`\n]+)`")
 # A paragraph with more is written without its Markdown: each takes a search through the rest of it.
 _SIGN = re.compile(r"[*_~`<&\\!\]]")
@@ -89,11 +90,15 @@ def write_html(conversation: Conversation) -> ExportedFile:
     """Write each message as an article; thinking, calls and results can be collapsed."""
     losses = ExportLosses("html")
     title = escape(_title(conversation))
-    parts = [_HEAD.format(title=title), f"<h1>{title}</h1>\n", _summary(conversation)]
+    # The page grows by one part at a time: a list of parts would hold a long session twice.
+    page = io.BytesIO()
+    page.write(_HEAD.format(title=title).encode())
+    page.write(f"<h1>{title}</h1>\n{_summary(conversation)}".encode())
     for message in conversation.messages:
-        parts += _article(message, losses)
-    parts.append("</body>\n</html>\n")
-    return ExportedFile("".join(parts).encode(), tuple(losses.losses))
+        for part in _article(message, losses):
+            page.write(part.encode())
+    page.write(b"</body>\n</html>\n")
+    return ExportedFile(page.getvalue(), tuple(losses.losses))
 
 
 def _title(conversation: Conversation) -> str:
@@ -118,11 +123,11 @@ def _article(message: Message, losses: ExportLosses) -> Iterator[str]:
     label = model_label(message)
     model = f" · {escape(label)}" if label else ""
     yield f'<article class="{role}">\n<header>{role}{model}</header>\n'
-    inner = "".join(
-        _block(message, index, block, losses) for index, block in enumerate(message.content)
-    )
-    is_instruction = message.role in (Role.SYSTEM, Role.DEVELOPER)
-    yield _details("instructions", inner) if is_instruction else inner
+    blocks = (_block(message, index, block, losses) for index, block in enumerate(message.content))
+    if message.role in (Role.SYSTEM, Role.DEVELOPER):
+        yield _details("instructions", "".join(blocks))
+    else:
+        yield from blocks
     usage = message.metadata.usage
     if usage is not None:
         tokens = f"{usage.prompt_tokens} in · {usage.output_tokens} out"
@@ -202,35 +207,32 @@ def _is_safe_link(url: str) -> bool:
 def _text(text: str) -> str:
     """Return text as HTML: code blocks are marked, everything else is shown as written."""
     parts: list[str] = []
-    plain: list[str] = []
-    code: list[str] = []
-    fence = ""
-    # Line by line: a pattern for whole blocks would search the rest for the end of each.
-    for line in text.splitlines(keepends=True):
-        match = _FENCE.match(line)
-        if not fence and match and match.end() >= len(line.rstrip("\n")):
-            fence, code = match[1], [line]
-        elif not fence:
-            plain.append(line)
-        elif match and len(match[1]) >= len(fence) and not match[2].strip():
-            parts += [_paragraph("".join(plain)), _code("".join(code[1:]))]
-            plain, code, fence = [], [], ""
-        else:
-            code.append(line)
+    start = 0
+    opening: re.Match[str] | None = None
+    # Fence by fence: a pattern for whole blocks would search the rest for the end of each, and a
+    # list of lines takes thirty times the memory of short ones.
+    for fence in _FENCE.finditer(text):
+        if opening is None:
+            opening = fence
+        elif len(fence[1]) >= len(opening[1]) and not fence[2].strip():
+            code = text[opening.end() + 1 : fence.start()]
+            parts += [_paragraph(text[start : opening.start()]), _code(code)]
+            start, opening = fence.end() + 1, None
     # A block without an end is text.
-    return "".join([*parts, _paragraph("".join([*plain, *code]))])
+    return "".join([*parts, _paragraph(text[start:])])
 
 
 def _paragraph(text: str) -> str:
     if not text.strip():
         return ""
     # The text is escaped first, so that the only tags in it are those that are added here.
-    marked = _INLINE_CODE.sub(r"<code>\1</code>", escape(text.strip("\n")))
+    marked = _INLINE_CODE.sub(r"<code>\1</code>", escape(text.strip("\n"), quote=False))
     return f'<div class="text">{marked}</div>\n'
 
 
 def _code(text: str) -> str:
-    return f"<pre><code>{escape(text)}</code></pre>\n"
+    # Quotes need no escape outside of attributes, and would take six times their space.
+    return f"<pre><code>{escape(text, quote=False)}</code></pre>\n"
 
 
 def _details(title: str, inner: str, *, is_open: bool = False, is_error: bool = False) -> str:

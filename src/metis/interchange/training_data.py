@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from metis import adapters
@@ -41,7 +42,7 @@ def write_finetune(conversation: Conversation) -> ExportedFile:
         raise EncodeError("this session has no response, so there is no example to write")
     tools = list(_called_tools(messages, conversation.tools, losses))
     request = adapters.get("openai").to_wire(messages, tools, AdapterOptions(model=_FINETUNE_MODEL))
-    body = msgspec.json.decode(request.body)
+    body = msgspec.json.decode(request.body, type=dict[str, Raw])
     example: dict[str, Any] = {"messages": body["messages"]}
     if tools:
         example["tools"] = body["tools"]
@@ -108,15 +109,22 @@ def _json_type(value: Any) -> str:
 def write_sharegpt(conversation: Conversation) -> ExportedFile:
     """Write one line of JSON with `human` and `gpt` turns; turns of one speaker are joined."""
     losses = ExportLosses("sharegpt")
-    turns: list[dict[str, str]] = []
+    turns: list[tuple[str, list[str]]] = []
     for message in conversation.messages:
         for speaker, value in _sharegpt_turns(message, losses):
             # Readers of ShareGPT expect alternating speakers; only calls may follow one another.
-            if turns and turns[-1]["from"] == speaker and speaker != "function_call":
-                turns[-1]["value"] += f"\n\n{value}"
+            if turns and turns[-1][0] == speaker and speaker != "function_call":
+                turns[-1][1].append(value)
             else:
-                turns.append({"from": speaker, "value": value})
-    document: dict[str, Any] = {"id": conversation.session.id, "conversations": turns}
+                turns.append((speaker, [value]))
+    document: dict[str, Any] = {
+        "id": conversation.session.id,
+        "conversations": [
+            # Joined once: adding each value to the last would copy a long turn every time.
+            {"from": speaker, "value": "\n\n".join(values)}
+            for speaker, values in turns
+        ],
+    }
     return ExportedFile(msgspec.json.encode(document) + b"\n", tuple(losses.losses))
 
 

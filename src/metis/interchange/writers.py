@@ -1,5 +1,6 @@
 """The export formats by name, with the writers of Markdown and of canonical JSON."""
 
+import io
 import re
 from collections.abc import Iterator, Mapping
 
@@ -40,14 +41,17 @@ def write_markdown(conversation: Conversation) -> ExportedFile:
     """Write a heading for each message, quotes for thinking, code blocks for calls and results."""
     losses = ExportLosses("markdown")
     created = conversation.session.created_at.strftime("%Y-%m-%d %H:%M UTC")
-    parts = [
-        f"# {conversation.session.id}",
-        f"*{created}, {len(conversation.messages)} messages*",
-    ]
+    head = f"# {conversation.session.id}\n\n*{created}, {len(conversation.messages)} messages*"
+    # The page grows by one part at a time: a list of parts would hold a long session twice.
+    page = io.BytesIO()
+    page.write(head.encode())
     for message in conversation.messages:
-        parts.append(_heading(message))
-        parts += _parts(message, losses)
-    return ExportedFile(("\n\n".join(parts) + "\n").encode(), tuple(losses.losses))
+        page.write(b"\n\n" + _heading(message).encode())
+        for part in _parts(message, losses):
+            page.write(b"\n\n")
+            page.write(part.encode())
+    page.write(b"\n")
+    return ExportedFile(page.getvalue(), tuple(losses.losses))
 
 
 def _heading(message: Message) -> str:
@@ -89,7 +93,7 @@ def _placeholder(message: Message, index: int, block: ContentBlock, losses: Expo
 def fenced(text: str, language: str = "") -> str:
     """Return a code block whose fence is longer than any inside."""
     # A fence inside of the text would end the code block.
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    longest = max((run.end() - run.start() for run in re.finditer(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
@@ -103,7 +107,10 @@ def write_json(conversation: Conversation) -> ExportedFile:
         "session": conversation.session,
         "messages": [Raw(encode(message)) for message in conversation.messages],
     }
-    return ExportedFile(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+    data = msgspec.json.encode(document)
+    del document  # a long session would be in memory four times
+    data = msgspec.json.format(data)
+    return ExportedFile(data + b"\n")
 
 
 WRITERS: Mapping[str, Writer] = {

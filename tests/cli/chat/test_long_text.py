@@ -7,6 +7,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.text import Text
 
 from metis.cli.chat import markdown
@@ -119,3 +121,49 @@ def test_a_long_text_gives_the_same_rows_however_it_was_split(separator: str) ->
     assert rows(7) == rows(999) == expected
     words = " ".join(expected).split()
     assert [word for word in words if word.startswith("word")] == [f"word{n}" for n in range(500)]
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "-\n", "# a\n", "x\n", "x\n\n", "* a\n", "1. a\n", "[a](http://b)\n\n", "---\n", "\r\n",
+        "```\nx\n```\n", "|a" * 300 + "|\n" + "|-" * 300 + "|\n\n", "> " * 19 + "a\n",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_many_lines_are_drawn_as_they_are_after_a_limit(unit: str) -> None:
+    """Half a megabyte of marks: a parser and a text for each would take ten seconds."""
+    count = 500_000 // len(unit)
+    stream = MarkdownStream()
+    text = unit * count + "the end\n"
+    rows = [row for start in range(0, len(text), 4_000) for row in _fed(stream, text, start)]
+    assert len(rows + stream.end(WIDTH)) < 30_000
+    assert rows[-1].plain.endswith("the end")
+
+
+def _fed(stream: MarkdownStream, text: str, start: int) -> list[Text]:
+    return stream.feed(text[start : start + 4_000], WIDTH)
+
+
+def test_lines_beyond_the_limit_are_complete_and_steer_no_terminal() -> None:
+    stream = MarkdownStream()
+    stream.feed("x\n" * 30_000, WIDTH)
+    rows = stream.feed("one\r\n\ntwo \x1b[2J\nthr", WIDTH) + stream.feed("ee", WIDTH)
+    assert "\n".join(row.plain for row in rows) == "one\n\ntwo ␛[2J"
+    assert [row.plain for row in stream.tail(WIDTH)] == ["three"]
+    assert [row.plain for row in stream.end(WIDTH)] == ["three"]
+
+
+def test_many_lines_of_thinking() -> None:
+    stream = ThinkingStream()
+    rows = stream.feed("a\n" * 100_000 + "b\x07\n", WIDTH)
+    assert len(rows) < 20_000
+    assert rows[-1].plain.endswith("│ a\n│ b␇")
+
+
+@given(st.text("abcé ─  \n世-", max_size=80), st.integers(2, 20))
+def test_rows_of_one_style_are_those_of_any_other(text: str, width: int) -> None:
+    styled = Text(text)
+    styled.stylize("bold", 0, len(text))
+    rows = [row.plain for row in wrap(styled, width) if row.plain]
+    assert [row.plain for row in wrap(Text(text), width) if row.plain] == rows

@@ -17,12 +17,12 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from metis.cli.chat.rows import prefix_rows, table_rows, wrap
-from metis.cli.text import visible_controls
+from metis.cli.text import SINGLE_CELLS, visible_controls
 
 CODE_INDENT = "  "
 # The colours of a line depend on the lines before it, back to the last multiple of this: so a line
 # of long code costs no more than one of short code.
-HIGHLIGHT_CONTEXT = 50
+HIGHLIGHT_CONTEXT = 16
 RULE_WIDTH = 40
 _MIN_WIDTH = 8
 
@@ -39,13 +39,24 @@ _MAX_SIGNS = 1_000
 _MAX_LINES = 500
 # Longer code is drawn without colours: a lexer may take any time for a line.
 _MAX_HIGHLIGHTED_LINE = 1_000
-_MAX_HIGHLIGHTED = 8_000
-# So many lines of a response have colours: a line takes half a millisecond.
-_MAX_HIGHLIGHTED_LINES = 2_000
+_MAX_HIGHLIGHTED = 2_000
+# So many characters of a response go through a lexer, some of them several times: a thousand take 3
+# milliseconds or more, and so does starting thirty lexers. The rest of its code has no colours.
+_MAX_LEXED = 250_000
+_LEXER_START = 100
+
+# What a response may cost, in units of about 15 microseconds. Then its lines are written as they
+# are: 500,000 lines of one character would take a quarter of a minute. A response of 500 kB of
+# ordinary Markdown costs less.
+_COST_LIMIT = 50_000
+_LINE_COST = 2
+_BLOCK_COST = 8
+_CELL_COST = 3
+_BRACKET_COST = 8
 
 # A paragraph, heading, table or quote; one item of a list; one line of a fenced code block; a part
-# of a line that is too long for Markdown.
-Kind = Literal["block", "item", "code", "plain"]
+# of a line that is too long for Markdown; lines beyond the limit of costs.
+Kind = Literal["block", "item", "code", "plain", "lines"]
 
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})\s*(\S*)")
 _HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")
@@ -53,7 +64,7 @@ _RULE = re.compile(r" {0,3}([-*_])\s*(?:\1\s*){2,}$")
 _ITEM = re.compile(r"( {0,3})([-*+]|\d{1,9}[.)])(?= |$)")
 _QUOTE = re.compile(r" {0,3}>")
 _HEADING_UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
-_SIGN = re.compile(r"[*_~`<&\\!]")
+_SIGN = re.compile(r"[*_~`<>&\\!]")
 _INLINE_STYLES = {"strong": "bold", "em": "italic", "s": "strike", "link": "underline"}
 
 
@@ -80,20 +91,35 @@ class MarkdownSplitter:
         self._fence: str | None = None
         self._language = ""
         self._code_line_count = 0
+        self._cost = 0
 
     def feed(self, text: str) -> list[Piece]:
         """Add text, and return the pieces that it finishes."""
         # Never more than a piece and the new text is copied, however long the line is.
         *lines, partial_line = (self._partial_line + text).split("\n")
         pieces: list[Piece] = []
-        for line in lines:
+        for index, line in enumerate(lines):
+            if self._cost > _COST_LIMIT:
+                pieces += self._unparsed(lines[index:])
+                break
             pieces += self._end_line(line)
         self._partial_line, cut = self._cut(partial_line)
         return pieces + cut
 
+    def _unparsed(self, lines: list[str]) -> list[Piece]:
+        """Return complete lines as they are."""
+        pieces = self._close()
+        self._fence, self._is_cut = None, False
+        text = "\n".join(line.removesuffix("\r") for line in lines)
+        return [*pieces, Piece(kind="lines", text=visible_controls(text))]
+
     def end(self) -> list[Piece]:
         """Return everything that is left, for the text is complete."""
-        pieces = self._end_line(self._partial_line) if self._partial_line else []
+        pieces: list[Piece] = []
+        if self._partial_line:
+            is_parsed = self._cost <= _COST_LIMIT
+            line = self._partial_line
+            pieces += self._end_line(line) if is_parsed else self._unparsed([line])
         pieces += self._close()
         self.__init__()
         return pieces
@@ -124,6 +150,7 @@ class MarkdownSplitter:
 
     def _end_line(self, line: str) -> list[Piece]:
         """Add a complete line, or the end of one whose beginning was drawn."""
+        self._cost += _LINE_COST
         line, pieces = self._cut(line.removesuffix("\r"))
         if self._is_cut:
             self._is_cut = False
@@ -162,6 +189,7 @@ class MarkdownSplitter:
             self._lines.append(line)
             return self._close()
         if _HEADING.match(line) or _RULE.match(line):
+            self._cost += _block_cost(line)
             return [*self._close(), Piece(kind="block", text=line)]
         if _ITEM.match(line):
             pieces = self._close()
@@ -204,7 +232,17 @@ class MarkdownSplitter:
         lines, kind = self._lines, "item" if self._is_item else "block"
         self._lines, self._is_item = [], False
         text = "\n".join(lines).rstrip()
-        return [Piece(kind=kind, text=text)] if text else []
+        if not text:
+            return []
+        self._cost += _block_cost(text)
+        return [Piece(kind=kind, text=text)]
+
+
+def _block_cost(text: str) -> int:
+    """Return what a block costs to draw, without its lines."""
+    brackets = min(text.count("["), _MAX_BRACKETS) * _BRACKET_COST
+    cells = min(text.count("|"), _MAX_PIPES) * _CELL_COST
+    return _BLOCK_COST + brackets + cells + min(len(_SIGN.findall(text)), _MAX_SIGNS)
 
 
 def _is_bullet(line: str) -> bool:
@@ -217,24 +255,25 @@ class CodeHighlighter:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._length = 0
-        self._count = 0
+        self._lexed = 0
 
     def copy(self) -> "CodeHighlighter":
         """Return a copy that can go on without changing this one."""
         other = CodeHighlighter()
         other._lines, other._length = [*self._lines], self._length
-        other._count = self._count
+        other._lexed = self._lexed
         return other
 
     def line(self, piece: Piece) -> Text:
         """Return the next line of a code block."""
-        self._count += bool(piece.language)
-        if len(piece.text) > _MAX_HIGHLIGHTED_LINE or self._count > _MAX_HIGHLIGHTED_LINES:
+        if len(piece.text) > _MAX_HIGHLIGHTED_LINE or self._lexed > _MAX_LEXED:
             return Text(CODE_INDENT + piece.text)
         self._length += len(piece.text)
         if piece.number % HIGHLIGHT_CONTEXT == 0 or self._length > _MAX_HIGHLIGHTED:
             self._lines, self._length = [], len(piece.text)
         self._lines.append(piece.text)
+        if piece.language:
+            self._lexed += self._length + _LEXER_START
         return _highlighted(self._lines, piece.language)[-1]
 
 
@@ -265,8 +304,12 @@ class MarkdownDrawer:
         self._previous = piece
         if piece.kind == "code":
             return [*gap, self._code.line(piece)]
-        if piece.kind == "plain":
+        if piece.kind == "plain" and SINGLE_CELLS.fullmatch(piece.text):
             return gap + wrap(Text(piece.text), width)
+        if piece.kind in {"plain", "lines"}:
+            # One text of many rows, which the terminal breaks: a text for each takes some
+            # microseconds, and the width of each wide character two.
+            return [*gap, Text(piece.text)]
         return gap + block_rows(piece.text, width)
 
     def preview(self, pieces: Iterable[Piece], width: int) -> list[Text]:
@@ -281,7 +324,7 @@ class MarkdownDrawer:
             return False
         if piece.kind == "code":
             return piece.number == 0
-        if piece.kind == previous.kind == "plain":
+        if piece.kind == previous.kind and piece.kind in {"plain", "lines"}:
             return False
         is_same_list = _is_numbered(piece) == _is_numbered(previous)
         return not (piece.kind == previous.kind == "item" and is_same_list)

@@ -1,12 +1,13 @@
 """Styled rows of a terminal: wrapping, prefixes and tables."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
 
 from rich.console import Console
+from rich.style import Style
 from rich.text import Text
 
-from metis.cli.text import cell_width
+from metis.cli.text import SINGLE_CELLS, cell_width
 
 GAP = 2
 _MIN_COLUMN_WIDTH = 6
@@ -15,12 +16,46 @@ _console = Console(file=None, width=80, color_system=None, legacy_windows=False)
 
 def wrap(text: Text, width: int) -> list[Text]:
     """Break a text into rows at spaces; a word that is too long is broken anywhere."""
+    if not text.spans:
+        return _wrap_unstyled(text.plain, width, text.style)
     rows: list[Text] = []
     for line in text.split("\n", allow_blank=True):
-        rows += line.wrap(_console, width, overflow="fold") if line.plain.strip() else [Text()]
+        rows += _wrap_styled(line, width) if line.plain.strip() else [Text()]
+    return rows
+
+
+def _wrap_styled(line: Text, width: int) -> list[Text]:
+    rows = list(line.wrap(_console, width, overflow="fold"))
     for row in rows:
         row.rstrip()
     return rows
+
+
+def _wrap_unstyled(text: str, width: int, style: str | Style) -> list[Text]:
+    """Break a text of one style; rich takes twenty times as long for a short line."""
+    rows: list[Text] = []
+    for line in text.split("\n"):
+        bare = line.rstrip()
+        if not bare:
+            rows.append(Text())
+        elif bare[0] == " " or not SINGLE_CELLS.fullmatch(bare):
+            rows += _wrap_styled(Text(line, style), width)
+        else:
+            rows += [Text(part, style) for part in _parts(bare, width)]
+    return rows
+
+
+def _parts(line: str, width: int) -> Iterator[str]:
+    """Yield the rows of a line that does not begin with a space, whose characters take one cell."""
+    start, length = 0, len(line)
+    while length - start > width:
+        space = line.rfind(" ", start, start + width + 1)
+        end = space if space > start else start + width
+        yield line[start:end].rstrip()
+        start = end
+        while line[start] == " ":
+            start += 1
+    yield line[start:]
 
 
 def split_full(text: Text, width: int) -> list[Text]:

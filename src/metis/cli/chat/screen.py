@@ -189,6 +189,8 @@ class Screen:
         return _HIDE_CURSOR if is_hidden else _SHOW_CURSOR
 
     def _ansi(self, row: Text) -> str:
+        if not row.spans and not row.style:
+            return visible_controls(row.plain)
         colour_system = _COLOUR_SYSTEMS.get(self._console.color_system or "")
         # rich renders a text without spans without its base style, so that is added here.
         base = self._console.get_style(row.style)

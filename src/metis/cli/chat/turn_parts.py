@@ -25,6 +25,8 @@ MAX_LOSS_KINDS = 12
 MAX_RESULT_LINES = 4
 # How much of a line of thinking is drawn at once.
 MAX_THINKING_PIECE = 4_000
+# After so many lines of thinking the terminal breaks them: a row takes 30 microseconds.
+_MAX_THINKING_LINES = 10_000
 # How many turns of a resumed conversation are shown.
 SHOWN_TURNS = 2
 
@@ -65,6 +67,7 @@ class ThinkingStream:
 
     def __init__(self) -> None:
         self._partial_line = ""
+        self._line_count = 0
 
     def feed(self, text: str, width: int) -> list[Text]:
         """Add text, and return the rows that it finishes."""
@@ -74,7 +77,13 @@ class ThinkingStream:
         if end:
             lines.append(partial_line[:end])
         self._partial_line = partial_line[end:]
-        return [row for line in lines for row in _thinking_rows(line, width)]
+        wrapped = lines[: max(0, _MAX_THINKING_LINES - self._line_count)]
+        self._line_count += len(lines)
+        rows = [row for line in wrapped for row in _thinking_rows(line, width)]
+        if len(wrapped) < len(lines):
+            others = visible_controls("\n".join(lines[len(wrapped) :]))
+            rows.append(Text("│ " + others.replace("\n", "\n│ "), "dim"))
+        return rows
 
     def tail(self, width: int) -> list[Text]:
         """Return the rows that are not finished, as they look now."""

@@ -53,7 +53,7 @@ FRAME_S = 0.033
 # to draw, does not keep a processor busy.
 REDRAW_FACTOR = 4
 # How many characters are drawn at once, which takes less than a tenth of a second.
-MAX_DELTA = 16_000
+MAX_DELTA = 4_000
 # How often the elapsed seconds are updated.
 TICK_S = 1.0
 # The note under a turn that Ctrl-C has stopped.

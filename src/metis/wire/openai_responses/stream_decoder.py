@@ -9,7 +9,7 @@ once only the first is reported as it grows. The others wait, and are then repor
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -435,16 +435,21 @@ class ResponsesStreamDecoder(SseStreamDecoder):
     def _finish_items(self, output: list[Any], events: list[StreamEvent]) -> list[Any]:
         """Return the final items of the response; items that no event has ended end here."""
         reporter = self._begin_response(events)
-        items, final_items = tuple(self._items), list[Any]()
+        items, final_items = tuple(self._items), list[StreamItem]()
         remaining: dict[StreamItem, None] = dict.fromkeys(items)
         # Per type the items that may remain, the next one last: a search through all of them for
         # each final item would take quadratic time.
         by_kind: dict[str, list[StreamItem]] = {}
+        by_call: dict[str, StreamItem] = {}
         for item in reversed(items):
             by_kind.setdefault(item.kind, []).append(item)
+            by_call[maybe_text(item.wire.get("call_id")) or ""] = item
         for index, final in enumerate(map(maybe_object, output)):
             item = self._by_id.get(maybe_text(final.get("id")) or "")
-            # Some servers give an item a new id in the final response: then its type decides.
+            # Some servers give an item a new id in the final response: then its call or its type
+            # decides.
+            if item is None and final.get("call_id"):
+                item = by_call.get(maybe_text(final["call_id"]) or "")
             if item is None or item not in remaining:
                 same_kind = by_kind.get(maybe_text(final.get("type")) or "", [])
                 while same_kind and same_kind[-1] not in remaining:
@@ -455,11 +460,12 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             else:
                 del remaining[item]
             reporter.finish_item(item, final, events)
-            final_items.append(item.wire)
+            final_items.append(item)
         for item in remaining:
             reporter.finish_item(item, item.to_wire(), events)
-        # A final response with an empty output does not revoke the items before it.
-        return final_items or [item.wire for item in self._items]
+        # A final response that leaves items out does not revoke them: a client has read them, and a
+        # call among them may run already.
+        return [item.wire for item in _merged(final_items, remaining, items)]
 
     def _decode_error(self, wire: Wire, events: list[StreamEvent]) -> None:
         keys = {key: value for key, value in wire.items() if key != "type"}
@@ -488,6 +494,20 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             status=status,
             scope=self._scope,
         )
+
+
+def _merged(
+    final: Sequence[StreamItem], others: Iterable[StreamItem], order: Sequence[StreamItem]
+) -> Iterator[StreamItem]:
+    """Yield final items, and those that are missing among them where they were in the stream."""
+    positions = {item: position for position, item in enumerate(order)}
+    waiting = deque(others)
+    for item in final:
+        position = positions.get(item, len(order))
+        while waiting and positions[waiting[0]] < position:
+            yield waiting.popleft()
+        yield item
+    yield from waiting
 
 
 def _delta_of(wire: Wire) -> str:
