@@ -132,3 +132,19 @@ def test_the_store_of_the_settings_is_the_one_that_is_listed(home: Path) -> None
     (home / "config.toml").write_text(f'store = "sqlite:///{home / "elsewhere.db"}"\n')
     assert "sess_42" in run("sessions").output
     assert "sess_42" not in run("sessions", "--store", f"sqlite:///{home / 'new.db'}").output
+
+
+@pytest.mark.usefixtures("home")
+def test_a_session_is_renamed_tagged_and_deleted() -> None:
+    assert run("sessions", "rename", "sess_42", "Owls", "of", "Europe").exit_code == 0
+    assert run("sessions", "tag", "Owls", "birds", "#night").stdout == "birds night\n"
+    assert run("sessions", "tag", "birds", "birds", "--remove").stdout == "night\n"
+    listed = json.loads(run("sessions", "--json", "--tag", "night").stdout)
+    assert [(row["title"], row["tags"]) for row in listed] == [("Owls of Europe", ["night"])]
+    assert json.loads(run("sessions", "--json", "--tag", "birds").stdout) == []
+    assert "#night Owls of Europe" in run("sessions").stdout
+    declined = run("sessions", "delete", "Owls", stdin=b"n\n")
+    assert "Delete" in declined.stderr
+    assert "Owls" in run("sessions").stdout
+    assert run("sessions", "delete", "-y", "Owls").exit_code == 0
+    assert "Owls" not in run("sessions").stdout

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from metis.catalog.tables import catalog
@@ -18,6 +19,8 @@ from metis.cli.stored_sessions import (
     RIGHT_ALIGNED,
     SHORT_ID,
     find_session,
+    label_session,
+    labelled_title,
     model_namer,
     on_store,
     session_rows,
@@ -35,15 +38,20 @@ from metis.store import Overview, Policy, Store, repair
 from metis.store.connection import default_url
 
 _MAX_WIDTH = 120
+_ALL = 100_000
 _NO_SESSIONS = "No conversations yet; `metis` starts one."
 _NO_SESSIONS_HERE = "No conversations in this directory yet; without --here all are listed."
 
 
 @on_store(recover=False)
-async def print_sessions(store: Store, limit: int, *, is_here: bool, as_json: bool) -> int:
+async def print_sessions(
+    store: Store, limit: int, *, is_here: bool, as_json: bool, tag: str | None = None
+) -> int:
     """Print the sessions that changed last; in a pipe one line each, with the full id."""
     workspace = str(Path.cwd()) if is_here else None
     overviews = await store.overviews(limit, workspace_path=workspace)
+    if tag is not None:
+        overviews = [overview for overview in overviews if tag in overview.tags]
     if as_json:
         echo_json(msgspec.json.format(msgspec.json.encode([_as_json(o) for o in overviews])))
     elif not overviews:
@@ -69,7 +77,7 @@ def _line(overview: Overview) -> str:
         overview.model or "-",
         str(overview.message_count),
         format_usd(overview.cost_usd),
-        escape_controls(overview.title or EMPTY_TITLE),
+        escape_controls(labelled_title(overview)),
     )
     return "  ".join(cells)
 
@@ -79,6 +87,7 @@ def _as_json(overview: Overview) -> Mapping[str, Any]:
     return {
         "id": session.id,
         "title": overview.title,
+        "tags": overview.tags,
         "model": overview.model,
         "message_count": overview.message_count,
         "cost_usd": str(overview.cost_usd),
@@ -86,6 +95,45 @@ def _as_json(overview: Overview) -> Mapping[str, Any]:
         "updated_at": session.updated_at,
         "folder": session.workspace_path,
     }
+
+
+@on_store(recover=True)
+async def rename_session(store: Store, session_name: str, title: str) -> int:
+    """Give a session a title."""
+    record = await find_session(store, session_name)
+    await label_session(store, record.id, title=title)
+    echo(f"Renamed {record.id[-SHORT_ID:]} to {escape_controls(title)}", err=True)
+    return 0
+
+
+@on_store(recover=True)
+async def tag_session(
+    store: Store, session_name: str, tags: Sequence[str], *, is_removal: bool
+) -> int:
+    """Add tags to a session or remove them, and print those that it has."""
+    record = await find_session(store, session_name)
+    overviews = await store.overviews(_ALL)
+    current = next(row.tags for row in overviews if row.session.id == record.id)
+    names = [tag.lstrip("#") for tag in tags]
+    changed = [tag for tag in current if tag not in names]
+    if tags:
+        changed = changed if is_removal else [*changed, *names]
+        await label_session(store, record.id, tags=changed)
+    echo(" ".join(map(escape_controls, changed if tags else current)))
+    return 0
+
+
+@on_store(recover=True)
+async def delete_sessions(store: Store, session_names: Sequence[str], *, is_confirmed: bool) -> int:
+    """Delete sessions; each is shown first unless the deletion is confirmed."""
+    records = [await find_session(store, name) for name in session_names]
+    titles = {row.session.id: labelled_title(row) for row in await store.overviews(_ALL)}
+    for record in records:
+        shown = f"{record.id[-SHORT_ID:]} {escape_controls(titles.get(record.id, EMPTY_TITLE))}"
+        if is_confirmed or click.confirm(f"Delete {shown}?", err=True):
+            await store.delete(record.id)
+            echo(f"Deleted {shown}", err=True)
+    return 0
 
 
 @on_store(recover=False)

@@ -40,27 +40,74 @@ def show(source: str, store: str | None) -> int:
         return print_conversation(file)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @STORE
 @click.option("--limit", default=100, show_default=True, help="Maximum number of sessions.")
+@click.option("--tag", metavar="TAG", help="Only sessions with this tag.")
 @click.option("--here", "is_here", is_flag=True, help="Only sessions of this directory.")
 @click.option("--all", "everywhere", is_flag=True, help="Also those of other programs here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def sessions(
-    store: str | None, limit: int, *, is_here: bool, everywhere: bool, as_json: bool
+@click.pass_context
+def sessions(  # noqa: PLR0913 - one parameter an option
+    context: click.Context,
+    store: str | None,
+    limit: int,
+    *,
+    tag: str | None,
+    is_here: bool,
+    everywhere: bool,
+    as_json: bool,
 ) -> int:
     """List conversations, newest first, with title, model and cost.
 
     In a pipe each line begins with the full id. With --all it lists the sessions of Claude Code,
     Codex and other programs as well; `metis import` reads them.
     """
+    if context.invoked_subcommand is not None:
+        return 0
     if everywhere:
         from metis.cli.program_sessions import print_all_sessions
 
         return print_all_sessions(store, limit, is_here=is_here, as_json=as_json)
     from metis.cli.sessions import print_sessions
 
-    return print_sessions(store, limit, is_here=is_here, as_json=as_json)
+    return print_sessions(store, limit, is_here=is_here, as_json=as_json, tag=tag)
+
+
+@sessions.command("rename")
+@SESSION
+@click.argument("title", nargs=-1, required=True)
+@STORE
+def rename_session(session_id: str, title: tuple[str, ...], store: str | None) -> int:
+    """Give a session a title."""
+    from metis.cli.sessions import rename_session as run
+
+    return run(store, session_id, " ".join(title))
+
+
+@sessions.command("tag")
+@SESSION
+@click.argument("tags", nargs=-1)
+@click.option("--remove", "is_removal", is_flag=True, help="Remove the tags.")
+@STORE
+def tag_session(
+    session_id: str, tags: tuple[str, ...], store: str | None, *, is_removal: bool
+) -> int:
+    """Add tags to a session; without any, print those that it has."""
+    from metis.cli.sessions import tag_session as run
+
+    return run(store, session_id, tags, is_removal=is_removal)
+
+
+@sessions.command("delete")
+@click.argument("session_ids", metavar="SESSION...", nargs=-1, required=True)
+@click.option("-y", "--yes", "is_confirmed", is_flag=True, help="Do not ask.")
+@STORE
+def delete_session(session_ids: tuple[str, ...], store: str | None, *, is_confirmed: bool) -> int:
+    """Delete sessions for good."""
+    from metis.cli.sessions import delete_sessions
+
+    return delete_sessions(store, session_ids, is_confirmed=is_confirmed)
 
 
 @click.command()

@@ -3,15 +3,18 @@
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
-from typing import Concatenate, ParamSpec
+from datetime import UTC, datetime, timedelta
+from typing import Any, Concatenate, ParamSpec
 
 from metis.canonical.errors import StoreError
+from metis.canonical.ids import new_ulid
 from metis.catalog.models import ModelId, is_model_id
 from metis.cli.text import cell_width, escape_controls, format_usd, truncate
 from metis.settings import load
 from metis.store import Overview, SessionRecord, Store
 from metis.store import open as open_store
+from metis.store.entries import SidecarEntry
+from metis.store.queries import LABEL_KIND
 
 # The name of the session that changed last.
 LAST = "last"
@@ -19,6 +22,7 @@ COLUMNS = ("id", "changed", "title", "model", "msgs", "cost")
 RIGHT_ALIGNED = (4, 5)
 # How many characters at the end of an id name a session.
 SHORT_ID = 6
+MAX_TITLE = 200
 EMPTY_TITLE = "(empty)"
 
 _ALL = 100_000
@@ -66,12 +70,11 @@ async def find_session(store: Store, name: str) -> SessionRecord:
         StoreError: several sessions match.
         UnknownSessionError: none matches.
     """
-    records = await store.sessions(1 if name == LAST else _ALL)
-    if name == LAST and records:
+    if name == LAST and (records := await store.sessions(1)):
         return records[0]
-    matches = [record for record in records if name in record.id] or await _titled(store, name)
     # A full id may be part of another one, such as sess_1 of sess_12.
-    if len(matches) > 1 and all(record.id != name for record in matches):
+    matches = await matching_sessions(store, name)
+    if len(matches) > 1:
         ids = ", ".join(record.id[-SHORT_ID:] for record in matches[:_LISTED_MATCHES])
         more = ", …" if len(matches) > _LISTED_MATCHES else ""
         hint = "give more of the id"
@@ -79,9 +82,46 @@ async def find_session(store: Store, name: str) -> SessionRecord:
     return matches[0] if len(matches) == 1 else await store.session(name)
 
 
+async def matching_sessions(store: Store, name: str) -> list[SessionRecord]:
+    """Return the sessions with this part of an id, or else with this part of a title or a tag."""
+    records = await store.sessions(_ALL)
+    exact = [record for record in records if record.id == name]
+    return (
+        exact or [record for record in records if name in record.id] or await _titled(store, name)
+    )
+
+
+async def label_session(
+    store: Store,
+    session_id: str,
+    *,
+    title: str | None = None,
+    tags: Sequence[str] | None = None,
+) -> None:
+    """Give a session a title or tags; None leaves what it has."""
+    data: dict[str, Any] = {}
+    if title is not None:
+        data["title"] = " ".join(title.split())[:MAX_TITLE]
+    if tags is not None:
+        data["tags"] = list(tags)
+    entry = SidecarEntry(
+        id=new_ulid(),
+        session_id=session_id,
+        created_at=datetime.now(UTC),
+        kind=LABEL_KIND,
+        data=data,
+    )
+    await store.record(entry)
+
+
 async def _titled(store: Store, words: str) -> list[SessionRecord]:
     overviews = await store.overviews(_RECENT)
-    return [row.session for row in overviews if words.lower() in row.title.lower()]
+    pattern = words.lower()
+    return [
+        row.session
+        for row in overviews
+        if pattern in row.title.lower() or pattern in map(str.lower, row.tags)
+    ]
 
 
 def session_rows(
@@ -98,11 +138,17 @@ def session_rows(
     return [_with_title_width(row, title_width) for row in rows]
 
 
+def labelled_title(overview: Overview) -> str:
+    """Return the title of a session, with its tags before it."""
+    tags = "".join(f"#{tag} " for tag in overview.tags)
+    return f"{tags}{overview.title or EMPTY_TITLE}"
+
+
 def _row(overview: Overview, now: datetime, name: ModelNamer) -> tuple[str, ...]:
     return (
         overview.session.id[-SHORT_ID:],
         format_age(overview.session.updated_at, now),
-        escape_controls(overview.title or EMPTY_TITLE),
+        escape_controls(labelled_title(overview)),
         truncate(name(overview.model), _MAX_MODEL_WIDTH) if overview.model else "",
         str(overview.message_count),
         format_usd(overview.cost_usd),

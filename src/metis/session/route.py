@@ -7,7 +7,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metis.canonical.blocks import TextBlock
+from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.errors import (
     CatalogError,
     CriticalLossError,
@@ -212,6 +212,26 @@ def window_use(context: TurnContext, model: str | None) -> WindowUse | None:
     tokens = estimate_tokens(context.conversation.messages, context.setup.tools, resolved)
     window = context.state.context_window(resolved)
     return WindowUse(model=resolved.id, tokens=tokens, window_tokens=window)
+
+
+def window_parts(context: TurnContext, model: str | None) -> dict[str, int]:
+    """Return the tokens of each kind of block in the history, and of the tool definitions."""
+    resolved = _next_model(context, model)
+    if resolved is None:
+        return {}
+    by_kind: dict[str, list[Message]] = {}
+    for message in context.conversation.messages:
+        kinds: dict[str, list[ContentBlock]] = {}
+        for block in message.content:
+            kind = block.type
+            is_instruction = message.role in (Role.SYSTEM, Role.DEVELOPER)
+            kinds.setdefault("system" if is_instruction else kind, []).append(block)
+        for kind, blocks in kinds.items():
+            by_kind.setdefault(kind, []).append(replace(message, content=tuple(blocks)))
+    parts = {kind: resolved.estimate_tokens(messages) for kind, messages in by_kind.items()}
+    if context.setup.tools and resolved.capabilities.supports_tools:
+        parts["tools"] = resolved.estimate_tokens((), context.setup.tools)
+    return parts
 
 
 def last_routing(context: TurnContext) -> Why | None:

@@ -14,7 +14,8 @@ from metis.session.options import Options
 from metis.session.reply import Reply, SyncReplyStream
 from metis.session.response import OutputSchema
 from metis.session.route import Preview
-from metis.session.session import Disposition, Prompt, Session, SessionView
+from metis.session.session import Disposition, Prompt, Session
+from metis.session.session_view import SessionView
 from metis.store import SessionRecord
 
 T = TypeVar("T")

@@ -101,11 +101,11 @@ def _written_schema(turn: LastTurn) -> dict[str, Any] | None:
             # A schema is short and stands near the end or the beginning; hostile texts are long.
             for start in list(_OBJECT_START.finditer(text[:_MAX_SCHEMA_TEXT]))[:_MAX_SCHEMAS]:
                 try:
-                    found, _ = _DECODER.raw_decode(text, start.start())
+                    decoded, _ = _DECODER.raw_decode(text, start.start())
                 except (ValueError, RecursionError):
                     continue
-                if "properties" in maybe_object(found):
-                    return maybe_object(found)
+                if "properties" in maybe_object(decoded):
+                    return maybe_object(decoded)
     return None
 
 

@@ -1,6 +1,7 @@
 """Read queries of the store: sessions, messages, history, tool calls and overviews for lists."""
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -163,12 +164,28 @@ class Overview(Struct, frozen=True, kw_only=True):
 
     session: SessionRecord
     title: str
-    """The first prompt on one line; empty if there is none."""
+    """The title that the user set, else the first prompt on one line; empty if there is none."""
     model: str | None
     """The active model, else the model of the last response."""
     message_count: int
     """Without system and developer messages."""
     cost_usd: Decimal
+    tags: tuple[str, ...] = ()
+    """What the user labelled the session with."""
+
+
+LABEL_KIND = "session.label"
+"""The kind of the sidecar entry with the title or the tags that a user gives a session."""
+
+
+class _Label(Struct):
+    title: str | None = None
+    tags: tuple[str, ...] | None = None
+
+
+class _LabelEntry(Struct):
+    data: _Label
+    kind: str = ""
 
 
 class _Usage(Struct):
@@ -191,6 +208,7 @@ class _PricedEntry(Struct):
 
 _read_metadata = msgspec.json.Decoder(_ResponseMetadata).decode
 _read_entry = msgspec.json.Decoder(_PricedEntry).decode
+_read_label = msgspec.json.Decoder(_LabelEntry).decode
 
 
 def read_overviews(
@@ -205,17 +223,42 @@ def _overview(transaction: Transaction, record: SessionRecord) -> Overview:
     key = (record.id,)
     first = transaction.run(_FIRST_USER_MESSAGE, key)
     responses = [_read_metadata(row[0]) for row in transaction.run(_RESPONSE_METADATA, key)]
-    others = [part for row in transaction.run(_OTHER_ENTRIES, key) for part in _priced(row[0])]
+    entries = [row[0] for row in transaction.run(_OTHER_ENTRIES, key)]
+    others = [part for text in entries for part in _priced(text)]
+    label = _label(entries)
     models = [response.model for response in responses if response.model]
     # Summaries and failed calls cost money as well, and are not messages.
     costs = (part.usage.cost_usd for part in (*responses, *others) if part.usage)
     return Overview(
         session=record,
-        title=title_of(read_message(transaction, record.id, first[0][0]).content) if first else "",
+        title=label.title or (_first_title(transaction, record.id, first[0][0]) if first else ""),
         model=record.active_model or (models[-1] if models else None),
         message_count=transaction.run(_MESSAGE_COUNT, key)[0][0],
         cost_usd=sum(costs, Decimal(0)),
+        tags=label.tags or (),
     )
+
+
+def _first_title(transaction: Transaction, session_id: str, message_id: str) -> str:
+    return title_of(read_message(transaction, session_id, message_id).content)
+
+
+def _label(entries: Sequence[str]) -> _Label:
+    """Return the title and the tags that were set last."""
+    label = _Label()
+    for text in entries:
+        if f'"{LABEL_KIND}"' not in text:
+            continue
+        try:
+            entry = _read_label(text)
+        except msgspec.ValidationError:
+            continue
+        if entry.kind == LABEL_KIND:
+            label = _Label(
+                title=label.title if entry.data.title is None else entry.data.title,
+                tags=label.tags if entry.data.tags is None else entry.data.tags,
+            )
+    return label
 
 
 def _priced(text: str) -> list[_ResponseMetadata]:

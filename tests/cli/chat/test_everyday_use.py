@@ -19,7 +19,9 @@ def test_a_paste_while_an_answer_streams_waits_in_the_prompt(chat: Terminal) -> 
     chat.type("\x03")
     chat.wait_for(lambda text: "third line" not in text)
     chat.send("/rewind")
-    assert "2  " not in chat.wait_for("goes back to before that turn.")
+    assert "before turn 2" not in chat.wait_for("before turn 1")
+    chat.type("\x1b")
+    chat.wait_for(lambda text: "before turn 1" not in text)
     chat.type("\x04")
     assert chat.exit_code() == 0
     assert chat.raw.rindex(b"\x1b[?2004l") > chat.raw.rindex(b"\x1b[?2004h")
@@ -52,9 +54,7 @@ def test_a_retyped_question_replaces_the_one_that_failed(chat: Terminal) -> None
         chat.wait_for("rejected the request")
         chat.rest()
     chat.send("/rewind")
-    chat.wait_for("goes back to before that turn.")
-    assert "1  hello" in chat.text
-    assert "2  hello" not in chat.text
+    assert "before turn 2" not in chat.wait_for("before turn 1")
 
 
 def test_an_export_onto_a_file_asks_first(chat: Terminal, tmp_path: Path) -> None:
@@ -82,8 +82,9 @@ def test_a_bookmark_stays_where_it_was_set(chat: Terminal) -> None:
     chat.send("/rewind start")
     chat.wait_for("Went back to bookmark start.")
     chat.send("/rewind")
-    text = chat.wait_for("goes back to before that turn.")
-    assert "2  say two" not in text
+    assert "before turn 2" not in chat.wait_for("before turn 1")
+    chat.type("\x1b")
+    chat.wait_for(lambda text: "before turn 1" not in text)
     chat.send("/bookmark")
     chat.wait_for("#1  start  one")
     chat.send("/rewind nowhere")
@@ -103,3 +104,83 @@ def test_all_tools_of_the_model_are_listed(chat: Terminal) -> None:
     chat.send("/tools")
     text = chat.wait_for("run_command")
     assert "memory_" in text
+
+
+def test_a_picker_narrows_the_models(chat: Terminal) -> None:
+    chat.send("/model")
+    chat.wait_for("type to search")
+    chat.type("hai45")
+    chat.wait_for(lambda text: "claude-haiku-4-5" in text and "gpt-5" not in text)
+    chat.type("\r")
+    chat.wait_for("Switched to anthropic:claude-haiku-4-5")
+    chat.send("/model")
+    chat.wait_for("type to search")
+    chat.type("\x1b")
+    chat.wait_for(lambda text: "type to search" not in text)
+    send_and_wait(chat, "say go on", "go on\n")
+
+
+def test_a_picker_goes_back_to_a_turn_and_undo_edits_the_last(chat: Terminal) -> None:
+    for word in ("apple", "banana", "cherry"):
+        send_and_wait(chat, f"say {word}", f"\n{word}\n")
+    chat.send("/rewind")
+    chat.wait_for("before turn 3")
+    chat.type("banana")
+    chat.wait_for(lambda text: "before turn 3" not in text)
+    chat.type("\r")
+    chat.wait_for("Went back to before turn 2.")
+    chat.send("/undo")
+    chat.wait_for("Took the last turn back; /rewind #2 restores it.")
+    chat.wait_for(lambda text: text.splitlines()[-2].endswith("say apple"))
+    chat.type("s\r")
+    chat.wait_for("\napples\n")
+
+
+def test_a_conversation_is_renamed_found_and_deleted(chat: Terminal) -> None:
+    send_and_wait(chat, "say first", "\nfirst\n")
+    chat.send("/rename Owls of Europe")
+    chat.wait_for("Renamed to Owls of Europe.")
+    chat.send("/new")
+    chat.wait_for("New conversation.")
+    send_and_wait(chat, "say second", "\nsecond\n")
+    chat.send("/resume")
+    chat.wait_for("Owls of Europe")
+    chat.type("owls\r")
+    chat.wait_for(lambda text: text.count("say first") > 1)
+    chat.send("/delete")
+    chat.wait_for("Owls of Europe for good? y/n")
+    chat.type("y")
+    chat.wait_for("Deleted ")
+    chat.send("/sessions")
+    text = chat.wait_for("continues one")
+    assert "Owls" not in text.rpartition("/sessions")[2]
+
+
+def test_resume_lists_what_matches(chat: Terminal) -> None:
+    for _ in range(2):
+        send_and_wait(chat, "say owl", "\nowl\n")
+        chat.send("/new")
+        chat.wait_for("New conversation.")
+    chat.send("/resume owl")
+    text = chat.wait_for("type to search")
+    assert text.rpartition("/resume")[2].count("say owl") == 2
+
+
+def test_instructions_and_attachments_go_along(chat: Terminal, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "a.txt").write_text("alpha")
+    (work / "b.txt").write_text("beta")
+    chat.send("/system Answer in Latin.")
+    chat.wait_for("Added to the system prompt")
+    chat.send("/system")
+    chat.wait_for("\nAnswer in Latin.")
+    chat.send("/attach *.txt")
+    chat.wait_for("2 attachments for the next message.")
+    send_and_wait(chat, "say both", "both\n")
+    chat.send("/attach nothing.xyz")
+    chat.wait_for("no such file")
+    chat.send("/context")
+    text = chat.wait_for("tool definitions")
+    assert "instructions" in text
+    chat.send("/attach clipboard")
+    chat.wait_for(lambda text: "clipboard" in text.rpartition("/attach clipboard")[2])

@@ -113,7 +113,8 @@ class Chat:
             try:
                 if self._prompt is None:
                     return await self._state.keyboard.line(PROMPT_MARK)
-                return await self._prompt.read()
+                draft, self._state.draft = self._state.draft, ""
+                return await self._prompt.read(draft)
             except EOFError:
                 return None
             except KeyboardInterrupt:
@@ -131,7 +132,9 @@ class Chat:
         prompt = read_prompt(text, self._state.library.models.catalog.aliases)
         for note in prompt.notes:
             self._screen.print(f"  + {note}", "dim")
-        await self._state.send(prompt.blocks, model=prompt.model)
+        attached = tuple(self._state.attachments)
+        self._state.attachments.clear()
+        await self._state.send((*attached, *prompt.blocks), model=prompt.model)
         if self._screen.is_plain:
             self._screen.print(f"[{self._state.status()}]\n")
         return True

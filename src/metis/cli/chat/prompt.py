@@ -75,15 +75,17 @@ class ChatPrompt:
         # Keeps the status line right below the text instead of at the bottom of the terminal.
         self._session.layout.current_window.dont_extend_height = Always()
 
-    async def read(self) -> str:
-        """Return the text that the user sends.
+    async def read(self, draft: str = "") -> str:
+        """Return the text that the user sends; the prompt begins with a draft.
 
         Raises:
             KeyboardInterrupt: Ctrl-C at an empty prompt.
             EOFError: Ctrl-D at an empty prompt.
         """
         self._pastes.clear()
-        text = await self._session.prompt_async(handle_sigint=False, pre_run=self._apply_interrupt)
+        text = await self._session.prompt_async(
+            default=draft, handle_sigint=False, pre_run=self._apply_interrupt
+        )
         return _PLACEHOLDER.sub(self._pasted_text, text)
 
     def interrupt(self) -> None:

@@ -83,6 +83,10 @@ class ChatState:
         """How full the context window of the next model is."""
         self.decision: RoutingDecisionRecord | None = None
         """Which model answered last, and why."""
+        self.attachments: list[ContentBlock] = []
+        """What goes with the next prompt."""
+        self.draft = ""
+        """The text with which the next prompt begins."""
         self._session = started.session
         self._turn_usd = Decimal(0)
         self._started_here: set[str] = set()

@@ -4,7 +4,7 @@ import difflib
 
 from rich.text import Text
 
-from metis.cli.chat.commands import conversation, model, sessions, status
+from metis.cli.chat.commands import conversation, model, next_prompt, sessions, status
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.rows import column_rows
 from metis.cli.chat.state import ChatState
@@ -23,11 +23,10 @@ KEYS = (
 )
 
 _NEW, _THINKING = "/new starts a new conversation.", "/thinking LEVEL sets the reasoning effort."
-_FILES, _EDITOR = "write @FILE into the message.", "Ctrl-X Ctrl-E opens $EDITOR."
+_FILES, _EDITOR = "/attach FILE, or write @FILE into the message.", "Ctrl-X Ctrl-E opens $EDITOR."
 # What commands of other programs are called here.
 EQUIVALENTS = {
     "add": _FILES,
-    "attach": _FILES,
     "clear": _NEW,
     "compress": "/compact summarises old messages.",
     "edit": _EDITOR,
@@ -44,7 +43,6 @@ EQUIVALENTS = {
     "think": _THINKING,
     "think-tokens": _THINKING,
     "tokens": "/context shows how full the context window is.",
-    "undo": "/rewind lists the turns and goes back to before one.",
     "usage": "/cost shows what was used.",
 }
 
@@ -74,6 +72,7 @@ COMMANDS: dict[str, Command] = {
     for command in (
         *model.COMMANDS,
         *conversation.COMMANDS,
+        *next_prompt.COMMANDS,
         *sessions.COMMANDS,
         *status.COMMANDS,
         Command("help", "[COMMAND]", "this list", show_help, "command"),

@@ -8,6 +8,7 @@ from metis.canonical.errors import InvalidValueError, NoTurnError
 from metis.canonical.message import Role
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.keyboard import ask_yes_no
+from metis.cli.chat.picker import Choice, Picker
 from metis.cli.chat.rows import column_rows
 from metis.cli.chat.state import ChatState
 from metis.cli.chat.turn_parts import loss_rows
@@ -38,6 +39,10 @@ async def retry(state: ChatState, model: str) -> None:
 
 async def rewind(state: ChatState, position: str) -> None:
     """Go back to before a turn, or to a bookmark; without an argument, list the turns."""
+    if not position and not state.screen.is_plain and state.session.turns:
+        position = await Picker(state.screen, "/rewind", _positions(state)).pick() or ""
+        if not position:
+            return
     if not position:
         _list_turns(state)
         return
@@ -68,6 +73,19 @@ def _bookmarked(state: ChatState, name: str) -> int | str:
     if name in session.bookmarks:
         return name
     raise NoTurnError(f"there is no bookmark {name}; /bookmark lists them")
+
+
+def _positions(state: ChatState) -> list[Choice]:
+    """Return the turns, the newest first, and the bookmarks."""
+    turns = [
+        Choice(str(turn.number), f"before turn {turn.number}", text_of(turn.prompt.content))
+        for turn in reversed(state.session.turns)
+    ]
+    bookmarks = [
+        Choice(number or name, f"{number} {name}".strip(), text)
+        for number, name, text in bookmarked_points(state)
+    ]
+    return [*turns, *bookmarks]
 
 
 def _list_turns(state: ChatState) -> None:

@@ -6,6 +6,7 @@ from metis import adapters
 from metis.canonical.errors import AuthenticationError
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.keyboard import ask_yes_no
+from metis.cli.chat.picker import Choice, Picker
 from metis.cli.chat.rows import table_rows, wrap
 from metis.cli.chat.state import YOUR_CHOICE, ChatState, routing_reason, window_share
 from metis.cli.chat.turn_parts import (
@@ -18,7 +19,7 @@ from metis.cli.chat.turn_parts import (
 )
 from metis.cli.default_model import LOCAL, SIMULATOR, ModelChoice
 from metis.cli.local_servers import SERVER_NAMES, running_servers
-from metis.cli.models import COLUMNS, LEGEND, ModelFilter, all_models
+from metis.cli.models import COLUMNS, LEGEND, ListedModel, ModelFilter, all_models
 from metis.cli.text import short_count
 from metis.projection.loss import Loss
 from metis.session import Preview
@@ -28,7 +29,12 @@ AUTO = "auto"
 
 async def choose(state: ChatState, name: str) -> None:
     """Switch to another model; without a name, show the current one."""
-    if not name or name == "show":
+    if not name and not state.screen.is_plain:
+        _show_current(state)
+        picked = await Picker(state.screen, "/model", await _model_choices(state)).pick()
+        if picked is not None and picked != state.model:
+            await _choose_named(state, picked)
+    elif not name or name == "show":
         _show_current(state)
     elif name == AUTO:
         previous = state.model
@@ -40,6 +46,41 @@ async def choose(state: ChatState, name: str) -> None:
         await _choose_named(state, state.previous_model or state.model or "")
     else:
         await _choose_named(state, name)
+
+
+async def _model_choices(state: ChatState) -> list[Choice]:
+    """Return the models that can be used now, the current one first."""
+    models = await _usable_models(state)
+    ordered = sorted(models, key=lambda model: (model.id != state.model, not model.aliases))
+    special = [Choice("auto", "auto", "the routing rules choose")]
+    if not state.library.options.simulate:
+        special.append(Choice(SIMULATOR, SIMULATOR, "the simulator: canned replies, free"))
+    return [
+        *(
+            Choice(model.id, model.id, "current" if model.id == state.model else _detail(model))
+            for model in ordered
+        ),
+        *special,
+    ]
+
+
+def _detail(model: ListedModel) -> str:
+    _, aliases, window, rate_in, rate_out, *_ = model.cells(model.id)
+    price = f"${rate_in} in, ${rate_out} out" if model.input_usd_per_mtok else ""
+    return " · ".join(part for part in (aliases, window, price) if part)
+
+
+async def _usable_models(state: ChatState) -> list[ListedModel]:
+    return [model for model in await _all_models(state) if model.is_configured]
+
+
+async def _all_models(state: ChatState) -> list[ListedModel]:
+    """Return the models of the catalog, and those that servers on this machine have."""
+    servers = await running_servers(state.loaded.settings.base_urls)
+    served = {model for server in servers for model in server.models}
+    # A local server needs no key; what it can run is what it lists.
+    providers = state.library.models.available_providers() - SERVER_NAMES.keys()
+    return all_models(providers, served)
 
 
 async def _choose_named(state: ChatState, name: str) -> None:
@@ -149,11 +190,7 @@ def _show_current(state: ChatState) -> None:
 async def list_models(state: ChatState, words: str) -> None:
     """List the models that can be used now, or all that match the words."""
     model_filter = ModelFilter(words=tuple(words.split()), is_configured=not words)
-    servers = await running_servers(state.loaded.settings.base_urls)
-    served = {model for server in servers for model in server.models}
-    # A local server needs no key; what it can run is what it lists.
-    providers = state.library.models.available_providers() - SERVER_NAMES.keys()
-    models = all_models(providers, served)
+    models = await _all_models(state)
     matching = [model for model in models if model_filter.matches(model)]
     if not words:
         matching = [

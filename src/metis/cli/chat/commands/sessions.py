@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from rich.text import Text
 
 from metis.cli.chat.commands.command import Command
+from metis.cli.chat.keyboard import ask_yes_no
+from metis.cli.chat.picker import Choice, Picker
 from metis.cli.chat.rows import GAP, column_rows
 from metis.cli.chat.state import ChatState
 from metis.cli.chat.turn_parts import show_last_turns
@@ -15,11 +17,15 @@ from metis.cli.stored_sessions import (
     RIGHT_ALIGNED,
     SHORT_ID,
     find_session,
+    format_age,
+    label_session,
+    labelled_title,
+    matching_sessions,
     model_namer,
     session_rows,
 )
 from metis.cli.text import one_line
-from metis.store import Overview
+from metis.store import Overview, SessionRecord
 
 _LISTED = 15
 _SEARCHED = 1000
@@ -27,6 +33,7 @@ _SEARCHED = 1000
 _RECENT_MESSAGES = 8
 _CURRENT_MARK = "*"
 _SNIPPET_WIDTH = 200
+_TITLE_WIDTH = 50
 
 
 async def list_sessions(state: ChatState, words: str) -> None:
@@ -56,11 +63,13 @@ def _rows(state: ChatState, overviews: Sequence[Overview]) -> list[Text]:
 
 async def resume(state: ChatState, name: str) -> None:
     """Continue another session, named by a part of its id or title."""
-    if not name:
+    store = state.library.store
+    if not name and state.screen.is_plain:
         await list_sessions(state, "")
         return
-    store = state.library.store
-    record = await find_session(store, name)
+    record = await _find(state, name)
+    if record is None:
+        return
     newest = await store.messages(record.id, newest=_RECENT_MESSAGES)
     # The library of a chat either simulates every provider or none.
     last_model = last_model_of(record.active_model, newest)
@@ -71,6 +80,64 @@ async def resume(state: ChatState, name: str) -> None:
         state.screen.print(choice.notice or f"This conversation uses {choice.model}.", "dim")
     await state.switch_to(await state.library.resume(record.id))
     show_last_turns(state.session.messages, state.screen)
+
+
+async def _find(state: ChatState, name: str) -> SessionRecord | None:
+    """Return the session of a name; of several, or without a name, the user chooses one."""
+    store = state.library.store
+    if name:
+        matches = await matching_sessions(store, name)
+        if len(matches) <= 1:
+            return await find_session(store, name)
+        matching_ids = {record.id for record in matches}
+    else:
+        matching_ids = None
+    overviews = await store.overviews(_SEARCHED)
+    listed = [row for row in overviews if matching_ids is None or row.session.id in matching_ids]
+    if state.screen.is_plain:
+        state.screen.print(f"{len(listed)} sessions match {name!r}; give more of the id:")
+        state.screen.write(_rows(state, listed[:_LISTED]))
+        return None
+    now = datetime.now(UTC)
+    choices = [
+        Choice(
+            row.session.id,
+            f"{row.session.id[-SHORT_ID:]}  {format_age(row.session.updated_at, now)}",
+            labelled_title(row),
+        )
+        for row in listed
+        if row.session.id != state.session.id
+    ]
+    if not choices:
+        state.screen.print("There is no other conversation yet.", "dim")
+        return None
+    picked = await Picker(state.screen, "/resume", choices).pick()
+    return None if picked is None else await store.session(picked)
+
+
+async def rename(state: ChatState, title: str) -> None:
+    """Give this conversation a title."""
+    if not title:
+        state.screen.print("Rename it to what? /rename TITLE.")
+        return
+    await label_session(state.library.store, state.session.id, title=title)
+    state.screen.print(f"Renamed to {title}.", "dim")
+
+
+async def delete(state: ChatState, name: str) -> None:
+    """Delete this conversation, or another, for good."""
+    store = state.library.store
+    record = await find_session(store, name) if name else await store.session(state.session.id)
+    overviews = await store.overviews(_SEARCHED)
+    title = next((labelled_title(row) for row in overviews if row.session.id == record.id), "")
+    shown = f"{record.id[-SHORT_ID:]} {one_line(title, _TITLE_WIDTH)}".strip()
+    if not await ask_yes_no(state.keyboard, f"Delete {shown} for good?"):
+        state.screen.print("Not deleted.", "dim")
+        return
+    if record.id == state.session.id:
+        await state.start_new(state.session.model)
+    await store.delete(record.id)
+    state.screen.print(f"Deleted {shown}.", "dim")
 
 
 async def new(state: ChatState, model: str) -> None:
@@ -106,6 +173,8 @@ COMMANDS = (
     Command("new", "[MODEL]", "start a new conversation", new, "model"),
     Command("sessions", "[WORDS]", "list stored conversations", list_sessions),
     Command("resume", "[ID|WORDS]", "continue another conversation", resume, "session"),
+    Command("rename", "TITLE", "give this conversation a title", rename),
+    Command("delete", "[ID|WORDS]", "delete this conversation, or another", delete, "session"),
     Command("fork", "[MESSAGE]", "continue in a copy", fork),
     Command("search", "WORDS", "search all conversations", search),
 )

@@ -27,6 +27,14 @@ _SLOT_NAMES = {
     ChainPolicy.GLOBAL_DEFAULT: "default model",
 }
 _COST_COLUMNS = ("model", "calls", "in", "cached", "out", "cost")
+_PART_NAMES = {
+    "system": "instructions",
+    "tool_use": "tool calls",
+    "tool_result": "tool results",
+    "tools": "tool definitions",
+    "image": "images",
+    "document": "documents",
+}
 TOOL_SWITCHES = ("on", "off")
 _RULE_NAMES = {Rule.AUTO: "runs", Rule.ASK: "asks", Rule.DENY: "denied"}
 
@@ -68,6 +76,13 @@ async def show_context(state: ChatState, model: str) -> None:
     share = window_share(window.tokens, window.window_tokens)
     messages = count(len(state.session.messages), "message")
     state.screen.write([Text(window.model, "bold"), bar, Text(f"{used}, {share}, in {messages}")])
+    parts = state.session.context_parts(model or None)
+    rows = [
+        (_PART_NAMES.get(kind, kind), f"about {short_count(tokens)}")
+        for kind, tokens in sorted(parts.items(), key=lambda part: -part[1])
+        if tokens
+    ]
+    state.screen.write(column_rows(rows, state.screen.width, right=(1,)))
 
 
 async def show_cost(state: ChatState, _: str) -> None:
