@@ -189,7 +189,7 @@ def _statement(tree: ast.Module, line: int) -> str:
 
 def reaching_tests(package: str, tests: Sequence[str]) -> dict[Path, dict[int, list[str]]]:
     """Run tests under coverage; return the ids of the tests that reach each line of a package."""
-    data = WORK / f"coverage.{package}"
+    data = WORK / f"coverage.{package.replace('/', '.')}"
     config = WORK / "coveragerc"
     config.write_text(f"[run]\ndata_file = {data}\nsource = {SOURCE / 'metis'}\n")
     plugin = WORK / "contexts.py"
@@ -252,16 +252,16 @@ def judge(mutant: Mutant, tests: Sequence[str]) -> bool:
     return done.returncode != 0
 
 
-def equivalent_mutants() -> set[tuple[str, str]]:
-    """Return the module and the changed statement of every mutant that is listed as equivalent."""
+def equivalent_mutants() -> set[tuple[str, str, str]]:
+    """Return module and statement, before and after, of every mutant listed as equivalent."""
     if not EQUIVALENTS.exists():
         return set()
     listed = tomllib.loads(EQUIVALENTS.read_text()).get("mutant", [])
-    return {(entry["module"], entry["after"]) for entry in listed}
+    return {(entry["module"], entry["before"], entry["after"]) for entry in listed}
 
 
 def draw(
-    reached: Mapping[Path, Mapping[int, list[str]]], count: int, seed: int
+    reached: Mapping[Path, Mapping[int, list[str]]], count: int, seed: int, most: int = MAX_TESTS
 ) -> Iterator[tuple[Mutant, list[str]]]:
     """Yield mutants in lines that tests reach, in a random order that the seed determines."""
     rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
@@ -277,11 +277,12 @@ def draw(
         if count == 0:
             return
         mutant = make()
-        if mutant.before == mutant.after or (str(path), mutant.after) in equivalents:
+        change = (str(path), mutant.before, mutant.after)
+        if mutant.before == mutant.after or change in equivalents:
             continue
         tests = sorted(set(reached[path][line]))
-        if len(tests) > MAX_TESTS:
-            tests = rng.sample(tests, MAX_TESTS)
+        if len(tests) > most:
+            tests = rng.sample(tests, most)
         count -= 1
         yield mutant, tests
 
@@ -293,6 +294,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tests", nargs="*", help="by default the tests of the package")
+    parser.add_argument(
+        "--most", type=int, default=MAX_TESTS, help="how many tests run against a mutant"
+    )
     given = parser.parse_args(arguments)
     WORK.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(WORK / "src", ignore_errors=True)
@@ -301,7 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started_s = time.monotonic()
     reached = reaching_tests(given.package, tests)
     outcomes: list[Outcome] = []
-    for mutant, ids in draw(reached, given.count, given.seed):
+    for mutant, ids in draw(reached, given.count, given.seed, given.most):
         outcome = Outcome(mutant, judge(mutant, ids), len(ids))
         outcomes.append(outcome)
         print("killed  " if outcome.is_killed else "SURVIVED", mutant, flush=True)

@@ -240,3 +240,10 @@ def test_a_request_without_a_message_is_refused_before_it_is_sent(host: str) -> 
 def test_a_table_with_an_unknown_key_is_refused() -> None:
     with pytest.raises(CatalogDataError, match="cannot be used"):
         read_limits({"rules": [{"hosts": ["x"], "option": "top_p", "source": "", "lowest": 0}]})
+
+
+def test_a_rule_holds_for_its_models_at_its_hosts_only() -> None:
+    rule = LimitRule(option="top_k", hosts=("gemini",), models=("*-pro",), most=40, source="x")
+    assert rule.applies_to("gemini", "gemini-3-pro")
+    assert not rule.applies_to("gemini", "gemini-3-flash")
+    assert not rule.applies_to("vertex", "gemini-3-pro")

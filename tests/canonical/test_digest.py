@@ -26,7 +26,15 @@ from build import (
     tool_id,
     user,
 )
-from metis.canonical import CacheHint, Message, MessageMetadata, UnknownBlock, decode, encode
+from metis.canonical import (
+    CacheHint,
+    Message,
+    MessageMetadata,
+    OpaqueBlock,
+    UnknownBlock,
+    decode,
+    encode,
+)
 from metis.canonical.json_value import join_path
 from metis.canonical.value import OpenEnum, Value, fields_of
 from strategies import VALUE_TYPES, Unknown, messages
@@ -321,3 +329,19 @@ def test_values_of_different_types_are_never_equal() -> None:
     assert user("a") != assistant("a", metadata=MessageMetadata())
     assert user("a").metadata != text("a")
     assert {user("a"): 1}[user("a")] == 1
+
+
+def test_the_spelling_of_an_opaque_part_inside_a_result_means_nothing() -> None:
+    one, two, other = (
+        tool(OpaqueBlock("acme", Raw(raw), "card"))
+        for raw in (b'{"a":1,"b":[2]}', b'{ "b": [2],\n "a": 1 }', b'{"a":1,"b":[3]}')
+    )
+    assert one == two
+    assert hash(one) == hash(two)
+    assert one.digest() == two.digest()
+    assert one.content_digest() == two.content_digest()
+    assert one != other
+    assert one.digest() != other.digest()
+    assert one.content_digest() != other.content_digest()
+    # The bytes are kept as they came.
+    assert encode(one) != encode(two)

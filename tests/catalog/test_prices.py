@@ -156,6 +156,7 @@ def test_every_problem_is_reported_in_one_error() -> None:
         "free",
         [PLAIN, PLAIN],
         [{**PLAIN, "starts_on": date(2026, 2, 1)}, PLAIN],
+        [{**PLAIN, "starts_on": date(2026, 2, 1)}] * 2,
         {**PLAIN, "peak_hours": [{"starts_at": 1, "ends_at": time(4), **PLAIN}]},
         {**PLAIN, "long_context": [{"above_tokens": 9, **PLAIN}, {"above_tokens": 9, **PLAIN}]},
     ],

@@ -105,3 +105,11 @@ def test_an_unheard_of_model_has_rates_too() -> None:
 def test_a_table_that_cannot_be_used_says_so() -> None:
     with pytest.raises(CatalogDataError):
         read_token_table({"text": {}, "image": {}, "family": [{"models": ["*"], "text": "x"}]})
+
+
+def test_a_very_long_text_costs_as_much_as_its_parts() -> None:
+    rates = token_table().rates("openai:gpt-4o")
+    part = "the quick brown fox jumps over the lazy dog " * 1000
+    whole = part * 12
+    assert len(whole) > 400_000
+    assert rates.text_tokens(whole) == pytest.approx(12 * rates.text_tokens(part), rel=0.02)

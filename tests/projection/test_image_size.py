@@ -56,3 +56,20 @@ def test_a_library_for_pictures_agrees(kind: str) -> None:
     with io.BytesIO() as file:
         images.new("RGB", (123, 45)).save(file, kind)
         assert image_size(coded(file.getvalue())) == (123, 45)
+
+
+@pytest.mark.parametrize("lengths", [[3_000], [60_000], [65_535, 65_535, 60_000]])
+def test_long_segments_before_the_size_of_a_jpeg_are_skipped(lengths: list[int]) -> None:
+    head = jpeg(640, 480)
+    segments = b"".join(
+        b"\xff\xe2" + struct.pack(">H", length) + b"\xff" * (length - 2) for length in lengths
+    )
+    data = head[:2] + b"\xff\x01" + segments + head[2:]
+    assert image_size(coded(data)) == (640, 480)
+    assert image_size(coded(data + bytes(100_000))) == (640, 480)
+
+
+def test_the_size_of_a_jpeg_is_looked_for_in_its_first_bytes_only() -> None:
+    segment = b"\xff\xe2" + struct.pack(">H", 65_535) + bytes(65_533)
+    head = jpeg(640, 480)
+    assert image_size(coded(head[:2] + segment * 4 + head[2:])) is None

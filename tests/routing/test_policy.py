@@ -203,6 +203,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"workspace_path_matches": "/shop$"}, {"workspace_path": "/a/shop"}, {"workspace_path": "/"}),
     ({"time_of_day_between": ["09:00", "17:00"]}, {}, {"now": NOON.replace(hour=17)}),
     ({"time_of_day_between": ["22:00", "06:00"]}, {"now": NOON.replace(hour=23)}, {}),
+    ({"time_of_day_between": ["22:00", "06:00"]}, {"now": NOON.replace(hour=22)}, {}),
     (
         {"time_of_day_between": ["22:00", "06:00"]},
         {"now": NOON.replace(hour=5, minute=59)},

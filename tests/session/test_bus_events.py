@@ -345,3 +345,22 @@ async def test_a_budget_is_told_when_it_is_nearly_and_when_it_is_spent(url: str)
             await session.ask("three")
     assert [(each.scope, each.spent_usd) for each in heard.of(BudgetWarned)] == [("month", ONE)]
     assert [each.spent_usd for each in heard.of(BudgetExceeded)] == [2 * ONE]
+
+
+async def test_the_end_of_a_call_has_its_start_as_its_cause(url: str) -> None:
+    heard = Heard()
+    calls = [call("read_file", new_tool_use_id(), path=path) for path in ("a", ["b"])]
+    async with (
+        serving(Fake(say(*calls), say("done"))) as fake,
+        Metis(url, options(fake, bus=heard.bus)) as m,
+    ):
+        await (await m.session(model="sonnet")).ask("read both")
+    by_id = {event.id: event for event in heard}
+    (completed,) = [each for each in heard if isinstance(each.payload, ToolCompleted)]
+    (failed,) = [each for each in heard if isinstance(each.payload, ToolFailed)]
+    started = by_id[str(completed.parent_event_id)]
+    assert started.type == "tool.called"
+    called, ended = started.payload, completed.payload
+    assert getattr(called, "tool_use_id", "") == getattr(ended, "tool_use_id", None)
+    # Arguments that are refused start nothing: the response that has them is the cause.
+    assert by_id[str(failed.parent_event_id)].type == "llm.call_completed"

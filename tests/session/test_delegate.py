@@ -19,6 +19,7 @@ from metis.canonical import (
 from metis.canonical.errors import BudgetExceededError
 from metis.events import Bus, Event
 from metis.events.system_events import DelegateCompleted, DelegateFailed, DelegateStarted
+from metis.events.turn_events import SessionCreated
 from metis.session import Budget, Metis, Session, ToolStarted, text_of
 from metis.store.entries import SidecarEntry
 from session.fake import Fake, Say, say, serving
@@ -227,3 +228,20 @@ async def test_a_worker_has_what_is_left_of_the_budget(url: str) -> None:
     assert len(fake.requests) == 1
     (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
     assert failed.failure_mode == "worker_error"
+
+
+async def test_a_worker_announces_itself_with_its_parent(url: str) -> None:
+    bus, heard = listening()
+    script = [asking(), say("three"), say("so three")]
+    async with (
+        serving(Fake(*script)) as fake,
+        Metis(url, options(fake, bus=bus, tiers=TIERS)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        await session.ask("how many?")
+    (started,) = [each.payload for each in heard if isinstance(each.payload, DelegateStarted)]
+    assert [
+        (each.session_id, each.payload.parent_session_id, each.payload.is_worker)
+        for each in heard
+        if isinstance(each.payload, SessionCreated)
+    ] == [(session.id, None, False), (started.worker_session_id, session.id, True)]

@@ -1,12 +1,15 @@
 import asyncio
 import logging
 from decimal import Decimal
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from build import call, image, text, thinking
 from metis.canonical import (
     ImageBlock,
+    Message,
     MessageStatus,
     RoutingMode,
     StopReason,
@@ -38,7 +41,9 @@ from metis.session import (
     Warned,
     text_of,
 )
+from metis.store.entries import CompactionEntry
 from metis.streaming import TextDelta
+from metis.transport import Transport
 from session.fake import Fake, Say, say, serving
 from session.helpers import GPT, SONNET, ReadFile, events_of, options
 
@@ -353,6 +358,31 @@ async def test_a_full_window_is_summed_up_and_the_turn_goes_on(url: str) -> None
             again = await other.resume(own)
             assert again.messages == shown
             assert again.cost().total_usd == 4 * ONE
+
+
+async def test_a_summary_without_usage_is_priced_by_an_estimate(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = Transport.complete
+
+    async def without_usage(*arguments: Any) -> Message:
+        message = await complete(*arguments)
+        return replace(message, metadata=replace(message.metadata, usage=None))
+
+    monkeypatch.setattr(Transport, "complete", without_usage)
+    script = [say("one", input_tokens=190_000), say("the gist"), say("two")]
+    async with serving(Fake(*script)) as fake, Metis(url, options(fake)) as m:
+        session = await m.session(model="haiku")
+        await session.ask("first")
+        await session.ask("second")
+        history = await m.store.history(session.id)
+    (summary,) = [entry for entry in history if isinstance(entry, CompactionEntry)]
+    assert summary.details is not None
+    usage = summary.details["usage"]
+    assert usage["estimated"] is True
+    assert usage["input_tokens"] > 0
+    assert usage["output_tokens"] > 0
+    assert Decimal(usage["cost_usd"]) > 0
 
 
 async def test_a_history_near_the_limit_is_summed_up_before_the_call(url: str) -> None:

@@ -235,3 +235,12 @@ def test_writing_into_a_read_only_store_is_a_typed_error(
                 await store.create_session("sess_43")
 
     asyncio.run(write())
+
+
+@pytest.mark.anyio
+async def test_the_search_index_is_read_while_it_is_written(tmp_path: Path) -> None:
+    """Without a write-ahead log a search of one process would wait for another one's writing."""
+    async with open_store(f"sqlite:///{tmp_path / 'metis.db'}") as store:
+        await store.search("owl")
+        with closing(sqlite3.connect(tmp_path / "metis.db-search")) as database:
+            assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metis.streaming import Accumulator, TextDelta, ToolUseInputDelta, ToolUseStart
-from metis.streaming.arguments import parse_arguments, partial_arguments
+from metis.streaming.arguments import (
+    parse_arguments,
+    partial_arguments,
+    split_joined_objects,
+)
 from strategies import json_objects
 
 
@@ -57,3 +61,11 @@ def test_the_view_is_none_of_the_input() -> None:
     call = total.content[1]
     assert getattr(call, "input", None) == {}
     assert getattr(call, "invalid", None) is not None
+
+
+@pytest.mark.row("T35")
+def test_objects_that_were_joined_are_split() -> None:
+    assert split_joined_objects(' {"a": 1}{"b": 2}\n {} ') == [{"a": 1}, {"b": 2}, {}]
+    assert split_joined_objects('{"a": 1}') == []
+    assert split_joined_objects('{"a": 1} x') == []
+    assert split_joined_objects("{}{}") == []

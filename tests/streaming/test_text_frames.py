@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metis.streaming import JsonArrayParser, NdjsonParser, SseFrame, SseParser, encode_sse
+from metis.canonical.errors import ResponseLimitError
+from metis.streaming import (
+    JsonArrayParser,
+    NdjsonParser,
+    SseFrame,
+    SseParser,
+    StreamLimits,
+    encode_sse,
+)
 from metis.streaming.text_frames import UNREADABLE
 
 # The example streams of the standard, and what servers really send.
@@ -166,3 +174,21 @@ def test_nothing_is_no_element(data: bytes) -> None:
     parser = JsonArrayParser()
     assert parser.feed(data) == []
     assert parser.finish() in (b"", b"[", b"[ ")
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_a_frame_is_limited_by_all_its_bytes_and_not_by_those_of_the_frames_before(
+    size: int,
+) -> None:
+    def fed(length: int) -> int:
+        parser = SseParser(StreamLimits(frame_bytes=20))
+        data = b"data: 123456\n\n" * 3 + b"data: " + b"x" * (length - 6)
+        frames: list[SseFrame] = []
+        for start in range(0, len(data), size):
+            frames += parser.feed(data[start : start + size])
+        return len(frames)
+
+    # The end of a chunk with a frame may belong to the next one.
+    assert fed(20 - size) == 3
+    with pytest.raises(ResponseLimitError, match="20"):
+        fed(20 + size)

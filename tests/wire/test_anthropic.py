@@ -709,3 +709,24 @@ def test_a_choice_of_no_tool_says_nothing_of_parallel_calls() -> None:
     )
     wire = adapters.get("anthropic").to_wire([user("hi")], [definition], options)
     assert json.loads(wire.body)["tool_choice"] == {"type": "none"}
+
+
+@pytest.mark.row("M-129")
+def test_a_result_in_the_turn_of_the_model_is_no_result_here() -> None:
+    used: Wire = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+    misplaced = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}
+    turns = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": [used, misplaced]},
+        {"role": "user", "content": "on"},
+    ]
+    adapter = adapters.get("anthropic")
+    request = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": turns}
+    messages = adapter.from_wire_request(request, CONTEXT).messages
+    assert [block.type for block in messages[1].content] == ["tool_use", "opaque"]
+    assert [validate(message) for message in messages] == [[], [], []]
+    assert json.loads(adapter.to_wire(messages).body)["messages"][1] == turns[1]
+    elsewhere = adapters.get("openai").to_wire(messages)
+    assert [loss.path for loss in elsewhere.losses if loss.block_type == "opaque"] == [
+        "$.content[1]"
+    ]

@@ -910,3 +910,35 @@ def test_bytes_without_a_name_get_one_unless_a_client_left_it_out() -> None:
     request = adapters.get("openai").from_wire_request({"model": "gpt-5", "messages": [message]})
     again = adapters.get("openai").to_wire(request.messages, (), request.options)
     assert json.loads(again.body)["messages"] == [message]
+
+
+FUNCTION = {"name": "f", "arguments": "{}"}
+
+
+@pytest.mark.row("T212")
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        ({"type": "function", "function": FUNCTION}, "tool_use"),
+        ({"id": "", "type": "function", "function": FUNCTION}, "tool_use"),
+        ({"id": "a", "type": "function", "function": {"arguments": "{}"}}, "opaque"),
+        ({"id": "a", "type": "function"}, "opaque"),
+    ],
+)
+def test_a_call_without_id_or_name_in_the_history_of_a_client_does_not_vanish(
+    entry: dict[str, Any], kind: str
+) -> None:
+    said = {"role": "assistant", "content": "so", "tool_calls": [entry]}
+    turns = [{"role": "user", "content": "q"}, said, {"role": "user", "content": "on"}]
+    client = adapters.get("openai")
+    context = RequestContext(session_id="sess_1")
+    messages = client.from_wire_request({"model": "m", "messages": turns}, context).messages
+    assert [block.type for block in messages[1].content] == ["text", kind]
+    assert json.loads(client.to_wire(messages).body)["messages"][1] == said
+    other = adapters.get("anthropic").to_wire(messages)
+    parts = json.loads(other.body)["messages"][1]["content"]
+    if kind == "tool_use":
+        assert [part["type"] for part in parts] == ["text", "tool_use"]
+    else:
+        assert parts == [{"type": "text", "text": "so"}]
+        assert [(loss.path, loss.change) for loss in other.losses] == [("$.content[1]", "dropped")]
