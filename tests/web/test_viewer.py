@@ -1,5 +1,6 @@
 """The viewer: who may look, what pages show, and that nothing in a conversation becomes markup."""
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 
 from metis import store as stores
 from metis.canonical import (
+    DocumentBlock,
     ImageBlock,
     ImageSource,
+    MediaSource,
     Message,
     MessageMetadata,
     Role,
@@ -96,8 +99,9 @@ async def shown(tmp_path: Path) -> Any:
         }
         thinking = ThinkingBlock(f"hm {HOSTILE}", signature="sealed", issuer="anthropic")
         image = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
+        page = DocumentBlock(MediaSource("base64", "JVBERi0="), "application/pdf", HOSTILE)
         for one in (
-            message(Role.USER, TextBlock(f"owl {HOSTILE}"), image),
+            message(Role.USER, TextBlock(f"owl {HOSTILE}"), image, page),
             message(
                 Role.ASSISTANT,
                 thinking,
@@ -216,3 +220,48 @@ async def test_what_is_not_there_is_an_error_page(shown: Any, path: str) -> None
     status, _, body = await browser.get(path)
     assert status == 404
     assert "Traceback" not in body
+
+
+async def test_a_document_is_saved_under_a_name_of_ours(shown: Any) -> None:
+    browser, session_id, opened = shown
+    first = (await opened.messages(session_id))[0].id
+    status, headers, body = await browser.get(f"/s/{session_id}/media?at={first}&block=2")
+    assert (status, body) == (200, "%PDF-")
+    assert headers["content-type"].startswith("application/octet-stream")
+    assert headers["content-disposition"] == 'attachment; filename="attachment.pdf"'
+    for query in (f"at={first}&block=0", f"at={first}&block=99", "at=../../etc/passwd&block=0"):
+        assert (await browser.get(f"/s/{session_id}/media?{query}"))[0] in (400, 404)
+
+
+async def test_a_list_says_what_changed_since(shown: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser, _, opened = shown
+    monkeypatch.setattr("metis.web.pages._REFRESH_S", 0.0)
+    body = (await browser.get("/"))[2]
+    since = re.search(r"changed\?since_ms=(\d+)", body)
+    assert since is not None
+    assert "show</a>" not in (await browser.get(f"/changed?since_ms={since[1]}"))[2]
+    await opened.create_session()
+    assert "1 changed" in (await browser.get(f"/changed?since_ms={since[1]}"))[2]
+
+
+async def test_the_bytes_around_a_place(shown: Any) -> None:
+    browser, session_id, opened = shown
+    last = (await opened.messages(session_id))[-1].id
+    whole = (await browser.get(f"/s/{session_id}/request?at={last}"))[2]
+    part = (await browser.get(f"/s/{session_id}/request?at={last}&byte=300"))[2]
+    assert whole.startswith('{"')
+    assert part == whole[100:4300]
+
+
+async def test_calls_that_a_fork_copied_are_counted_once(shown: Any) -> None:
+    browser, session_id, opened = shown
+    await opened.fork(session_id)
+    assert "$0.0066" in (await browser.get("/cost"))[2]
+    assert "anthropic:claude-sonnet-4-6,2,2000" in (await browser.get("/cost.csv?by=model"))[2]
+    assert "Forked from" in (await browser.get(await newest(browser)))[2]
+
+
+async def newest(browser: Any) -> str:
+    found = re.search(r"/s/sess_\w+", (await browser.get("/"))[2])
+    assert found is not None
+    return found[0]

@@ -2,6 +2,7 @@
 
 import os
 import time
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from metis.canonical.blocks import AudioBlock, DocumentBlock, VideoBlock
 from metis.canonical.errors import InvalidValueError, MetisError, UnknownSessionError
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import Usage
@@ -44,6 +46,17 @@ PAGE = 50
 _REFRESH_S = 2.0
 _REFRESHED_AT_ONCE = 20
 """How many changed conversations a page reads before it shows."""
+_BYTES_BEFORE, _BYTES_BEHIND = 200, 4_000
+"""How much of a request is shown around a byte."""
+_OCTETS = "application/octet-stream"
+_FILE_TYPES = {
+    "application/pdf": "pdf",
+    "text/plain": "txt",
+    "text/csv": "csv",
+    "audio/wav": "wav",
+    "audio/mpeg": "mp3",
+    "video/mp4": "mp4",
+}
 _CALLS = (
     "SELECT conversation, at_us, model, input, cached, written, output, pico_usd, latency_ms "
     "FROM calls WHERE at_us >= ? AND (? = '' OR conversation = ?) AND (? = '' OR project = ?) "
@@ -75,6 +88,7 @@ class Pages:
         self._refreshed_at = -_REFRESH_S
         self.listings: Mapping[str, Callable[[Query], Awaitable[Content]]] = {
             "": self.conversations,
+            "changed": self.changed,
             "cost": self.statistics.cost,
             "cost.csv": self.statistics.cost_csv,
             "speed": self.statistics.speed,
@@ -86,6 +100,7 @@ class Pages:
             "older": self.older,
             "turn": self.turn,
             "request": self.request,
+            "media": self.media,
             "requests": self.requests,
             "losses": self.losses,
             "what-if": self.session_what_if,
@@ -132,11 +147,24 @@ class Pages:
                 "title": "Conversations",
                 "page": {"rows": [_list_row(row) for row in page.rows], "cursor": page.cursor},
                 "query": query,
+                "count": 0,
+                "since_ms": max((row.updated_us for row in page.rows), default=0) // 1000,
                 "choices": await self._index.choices(self._tenant),
                 "next": urlencode({**filters_query, "part": "1", "cursor": page.cursor}),
                 "providers": sorted({name.partition(":")[0] for name in views.targets()}),
             },
         )
+
+    async def changed(self, query: Query) -> Content:
+        """Return how many conversations changed since a list was made, as a part of it."""
+        await self.refresh()
+        since = number(query.get("since_ms")) * 1000 + 999
+        sql = (
+            "SELECT count(*) FROM conversations WHERE updated_us > ? AND (? IS NULL OR tenant = ?)"
+        )
+        rows = await self._index.select(sql, (since, self._tenant, self._tenant))
+        values = {"count": rows[0][0], "since_ms": query.get("since_ms", "0")}
+        return Content(template="changed.html", values=values)
 
     def _filters(self, query: Query) -> Filters:
         try:
@@ -289,7 +317,25 @@ class Pages:
         body = views.wire_request(views.request_history(history, message.id), target).body
         if query.get("form") == "pretty":
             body = msgspec.json.format(body, indent=2)
+        elif "byte" in query:
+            place = number(query["byte"])
+            body = body[max(0, place - _BYTES_BEFORE) : place + _BYTES_BEHIND]
         return Content(data=bytes(body), media_type="text/plain")
+
+    async def media(self, session_id: str, query: Query) -> Content:
+        """Return the bytes of a document, audio or video, to save: a browser never shows them."""
+        message = await self._store.message(session_id, query.get("at", ""))
+        place = number(query.get("block"), len(message.content))
+        block = message.content[place] if place < len(message.content) else None
+        if not isinstance(block, DocumentBlock | AudioBlock | VideoBlock):
+            raise InvalidValueError("this block holds no file")
+        try:
+            data = b64decode(block.source.data, validate=True)
+        except ValueError:
+            raise InvalidValueError("the bytes of this block are damaged") from None
+        # Neither name nor type of the file come from the conversation: a browser acts on both.
+        kind = _FILE_TYPES.get(block.media_type, "bin")
+        return Content(data=data, media_type=_OCTETS, file_name=f"attachment.{kind}")
 
     # Only here
 

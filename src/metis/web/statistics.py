@@ -206,7 +206,7 @@ def _histogram(calls: Sequence[Any]) -> list[list[float]]:
 
 def number(text: str | None, default: int = 0) -> int:
     """Return a number of an address; the default for anything else."""
-    if not text or not text.isascii() or not text.isdigit() or len(text) > 9:  # noqa: PLR2004 - digits that every page number fits in
+    if not text or not text.isascii() or not text.isdigit() or len(text) > 15:  # noqa: PLR2004 - digits of a time in milliseconds
         return default
     return int(text)
 

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from metis import adapters
 from metis.canonical.blocks import (
+    AudioBlock,
     ContentBlock,
+    DocumentBlock,
     ImageBlock,
     OpaqueBlock,
     RedactedThinkingBlock,
@@ -18,6 +20,7 @@ from metis.canonical.blocks import (
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    VideoBlock,
 )
 from metis.canonical.errors import MetisError
 from metis.canonical.message import Message, Role
@@ -67,6 +70,8 @@ class BlockView(Struct, frozen=True, kw_only=True):
     """The data URL of an image."""
     is_error: bool = False
     is_folded: bool = False
+    media: str = ""
+    """The media type of bytes that can be saved: a document, audio, video."""
     result: "BlockView | None" = None
     """The result of a call."""
 
@@ -236,6 +241,11 @@ def _block_view(block: ContentBlock, role: Role) -> BlockView:  # noqa: PLR0911 
         case ImageBlock() if block.source.kind == "base64" and block.media_type in _IMAGE_TYPES:
             url = f"data:{block.media_type};base64,{block.source.data}"
             return BlockView(kind="image", image=url, title=block.media_type)
+        case DocumentBlock() | AudioBlock() | VideoBlock() if block.source.kind == "base64":
+            name = getattr(block, "name", None) or block.type
+            size = f"{len(block.source.data) * 3 // 4:,} bytes"
+            media = block.media_type
+            return BlockView(kind="media", title=f"{name} ({media}, {size})", media=media)
         case OpaqueBlock():
             title = f"part that only {block.issuer} understands"
             text = _cut(bytes(block.raw).decode("utf-8", "replace"))
