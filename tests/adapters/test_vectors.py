@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from metis import adapters, encode
+from metis import adapters, decode, encode
 from metis.adapters import MessageComplete, RequestContext, TextDelta
+from metis.canonical.errors import CriticalLossError
 from metis.canonical.message import Message
+from metis.canonical.tools import SideEffects, ToolDefinition
 
 VECTORS = Path(__file__).parent.parent.parent / "spec" / "vectors"
 TOOL_ID = re.compile(r"tu_\w+")
@@ -62,3 +64,49 @@ def test_streams(vector: dict[str, Any]) -> None:
     assert message is not None
     assert message.metadata.stop_reason == vector["stop_reason"]
     assert contents(message)[0]["content"] == vector["content"]
+
+
+TOOLS = [ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)]
+
+
+@pytest.mark.parametrize("vector", vectors("losses.json"))
+def test_losses(vector: dict[str, Any]) -> None:
+    messages = [decode(json.dumps(each).encode()) for each in vector["messages"]]
+    numbers = {message.id: number for number, message in enumerate(messages)}
+    expected = sorted(
+        (each["message"], each["block_type"], each["path"], each["change"])
+        for each in vector["losses"]
+    )
+    for protocol in vector["protocols"]:
+        adapter = adapters.get(protocol)
+        if vector.get("is_refused"):
+            with pytest.raises(CriticalLossError) as caught:
+                adapter.to_wire(messages, TOOLS)
+            error = caught.value
+            facts = (numbers[error.message_id], error.block_type, error.path)
+            assert [facts] == [each[:3] for each in expected], protocol
+            continue
+        losses = adapter.to_wire(messages, TOOLS).losses
+        assert (
+            sorted(
+                (numbers[loss.message_id], loss.block_type, loss.path, str(loss.change))
+                for loss in losses
+            )
+            == expected
+        ), protocol
+
+
+def test_every_rule_of_the_loss_list_has_a_vector_for_every_protocol() -> None:
+    listed = json.loads((VECTORS / "losses.json").read_text(encoding="utf-8"))["vectors"]
+    text = (VECTORS.parent / "losses.md").read_text(encoding="utf-8")
+    rules = set(
+        re.findall(
+            r"^\| `(\w+)` \| .* \| .* \|$",
+            text.split("## What every")[1].split("## Error")[0],
+            re.MULTILINE,
+        )
+    )
+    protocols = {"anthropic", "openai", "openai-responses", "gemini", "bedrock-converse", "ollama"}
+    for rule in rules:
+        covered = {name for each in listed if each["rule"] == rule for name in each["protocols"]}
+        assert covered == protocols, rule
