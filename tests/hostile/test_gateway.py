@@ -6,13 +6,14 @@ key of the provider, which clients must not learn, is in nothing that they get.
 
 import aiohttp
 import pytest
+from msgspec import structs
 
 from gateway.served import Served, serve
 from hostile.dialects import DIALECTS, Dialect
 from hostile.kinds import KEY, KINDS, Kind
 from hostile.limits import RESPONSE_LIMITS, assert_no_key, limited_memory
 from hostile.server import hostile_server
-from metis.gateway.config import GatewayConfig, Limits, ProviderConfig
+from metis.gateway.config import GatewayConfig, Limits, ProviderConfig, ResponseLimits
 from metis.gateway.exchange import Exchange
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +74,7 @@ def recorded(gateway: Served) -> list[Exchange]:
 
 async def through_gateway(kind: Kind, dialect: Dialect, client: str) -> None:
     async with hostile_server(kind, dialect) as server:
-        limits = Limits(silence_s=kind.silence_s, response_bytes=1_000_000)
+        limits = Limits(silence_s=kind.silence_s, response_bytes=1_000_000, response=SHORT)
         row = ProviderConfig(base_url=server.url, keys=(KEY,))
         config = GatewayConfig(limits=limits, providers={dialect.provider: row})
         async with serve(config=config, routes=(f"*={dialect.provider}:some-model",)) as gateway:
@@ -100,14 +101,16 @@ def translating(protocol: str) -> str:
     return "anthropic" if protocol == "openai" else "openai"
 
 
-# The gateway has the limits of a whole response, not short ones; text that a provider repeats goes
-# on to the client as content.
+SHORT = ResponseLimits(**structs.asdict(RESPONSE_LIMITS))
+# Text that a provider repeats goes on to the client as content; what has no end or is compressed is
+# bounded where it is translated only.
 BEHIND = [
     name
     for name in KINDS
     if not name.startswith(("endless", "slow", "gzip bomb", "deflate"))
     and name not in ("key in a stream error", "key in a page")
 ]
+TRANSLATED = [name for name in KINDS if name.startswith(("endless", "gzip bomb", "deflate"))]
 DIAGONAL = [(name, list(DIALECTS)[number % 6]) for number, name in enumerate(BEHIND)]
 
 
@@ -115,6 +118,14 @@ DIAGONAL = [(name, list(DIALECTS)[number % 6]) for number, name in enumerate(BEH
 async def test_a_kind_behind_the_gateway(name: str, protocol: str) -> None:
     kind, dialect = KINDS[name], DIALECTS[protocol]
     await through_gateway(kind, dialect, protocol)
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [(name, list(DIALECTS)[number % 6]) for number, name in enumerate(TRANSLATED)],
+)
+async def test_a_kind_that_is_bounded_by_the_limits_of_the_file(name: str, protocol: str) -> None:
+    await through_gateway(KINDS[name], DIALECTS[protocol], translating(protocol))
 
 
 @pytest.mark.slow

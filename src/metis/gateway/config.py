@@ -19,6 +19,7 @@ from metis import adapters
 from metis.canonical.errors import SettingsError, UnknownAdapterError
 from metis.gateway.exchange import Tenant
 from metis.settings.settings import addresses_from_environment, normalised_base_url
+from metis.streaming.limits import StreamLimits
 
 Policy = Literal["warn", "refuse critical", "refuse any"]
 """What happens to a request of which the target cannot receive everything."""
@@ -106,6 +107,10 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return (self.base_url,) if isinstance(self.base_url, str) else self.base_url
 
 
+class ResponseLimits(StreamLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much a translated response may hold, by the names and defaults of `StreamLimits`."""
+
+
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds on what clients and providers may send, and on how long they may take."""
 
@@ -124,6 +129,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drain_s: float = 60.0
     """How long responses may go on after a request to stop."""
     response_bytes: int = 100_000_000
+    response: ResponseLimits = ResponseLimits()
+    """How much a response may hold that is translated: a table `[limits.response]` of the file."""
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

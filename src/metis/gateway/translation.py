@@ -42,7 +42,6 @@ from metis.gateway.upstream import Upstream
 from metis.projection import Loss
 from metis.streaming import StreamError, StreamEvent
 from metis.streaming.events import provider_error as error_of_event
-from metis.streaming.limits import DEFAULT_LIMITS
 from metis.streaming.text_frames import SseParser
 from metis.transport.response import (
     ConnectionWatch,
@@ -165,6 +164,7 @@ class Translation:
             tools=self._context.tools,
             output=request.options.output,
             on_loss=exchange.losses.append,
+            limits=self._limits.response,
         )
         keep_alive.start()
         try:
@@ -264,7 +264,7 @@ class Translation:
         failure: Exception | None = None
         has_begun = False
         try:
-            async for chunk in body_chunks(response, DEFAULT_LIMITS):
+            async for chunk in body_chunks(response, self._limits.response):
                 if not has_begun:
                     has_begun = not chunk.isspace()
                     if is_web_page(chunk):
