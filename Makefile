@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: all run test test-slow lint types imports format fuzz mutate rows bench docs spec release catalog cassettes lock clean
+.PHONY: all run test test-slow lint types imports format fuzz mutate rows bench docs spec release catalog cassettes upstreams lock clean
 
 all: test lint types imports
 
@@ -81,6 +81,12 @@ cassettes: $(VENV)/.ready
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --target build/cassettes -r requirements-cassettes.lock
 	npm install --silent --no-save --prefix build/cassettes-node @copilotkit/aimock@1.43.0
 	PYTHONPATH=build/cassettes $(BIN)/python scripts/record_cassettes.py
+
+# Runs every client protocol through the gateway to the same servers.
+upstreams: $(VENV)/.ready
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --target build/cassettes -r requirements-cassettes.lock
+	npm install --silent --no-save --prefix build/cassettes-node @copilotkit/aimock@1.43.0
+	PYTHONPATH=build/cassettes $(BIN)/python scripts/gateway_upstreams.py
 
 lock: $(VENV)/.ready
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \

@@ -1,5 +1,6 @@
 """Paths beside responses: lists in four shapes, counts, health, stored exchanges, other paths."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,18 @@ async def test_clients_that_filter_names_see_every_model_under_a_name_that_works
             "totalTokens",
         ),
         ("/v1/responses/input_tokens", CLIENTS["responses"][1], "input_tokens"),
+        ("/model/M/count-tokens", {"input": {"converse": CLIENTS["converse"][1]}}, "inputTokens"),
+        (
+            "/model/M/count-tokens",
+            {
+                "input": {
+                    "invokeModel": {
+                        "body": base64.b64encode(msgspec.json.encode(CLIENTS["invoke"][1])).decode()
+                    }
+                }
+            },
+            "inputTokens",
+        ),
     ],
 )
 async def test_tokens_are_estimated_for_providers_that_do_not_count(
@@ -222,3 +235,37 @@ async def test_compaction_passes_to_a_provider_that_has_it() -> None:
         _, _, answer = await gateway.post("/v1/responses/compact", body)
     assert decode(answer)["path"] == "/v1/responses/compact"
     assert decode(upstream.requests[0][1]) == body
+
+
+async def test_ollama_clients_list_show_and_ask() -> None:
+    config = GatewayConfig(aliases={"fast": "openai:gpt-4o"})
+    async with serve(Upstream(), config=config) as gateway:
+        tags = decode((await gateway.get("/api/tags"))[2])
+        running = decode((await gateway.get("/api/ps"))[2])
+        shown = decode((await gateway.post("/api/show", {"model": "fast:latest"}))[2])
+        bad = await gateway.post("/api/show", b"no json")
+    assert tags["models"][0]["model"] == "fast"
+    assert running == {"models": []}
+    assert shown["capabilities"][:2] == ["completion", "tools"]
+    assert shown["model_info"]["metis.context_length"] >= 128_000
+    assert bad[0] == 400
+    assert "JSON" in decode(bad[2])["error"]
+
+
+async def test_a_page_of_another_origin_may_call_with_a_key() -> None:
+    page = {"origin": "https://app.example"}
+    async with serve(Upstream(), keys=("me=secret-5",)) as gateway:
+        url = gateway.url + "/v1/chat/completions"
+        sent = {**page, "access-control-request-method": "POST"}
+        async with gateway.client.options(url, headers=sent) as response:
+            assert response.status == 204
+            assert response.headers["access-control-allow-origin"] == "*"
+            assert "authorization" in response.headers["access-control-allow-headers"]
+        path, body = CLIENTS["chat"]
+        status, headers, _ = await gateway.post(
+            path, {**body, "model": "gpt-4o"}, authorization="Bearer secret-5", **page
+        )
+        refused, refused_headers, _ = await gateway.post(path, body, **page)
+    assert (status, refused) == (200, 401)
+    assert headers["access-control-allow-origin"] == "*"
+    assert refused_headers["access-control-allow-origin"] == "*"

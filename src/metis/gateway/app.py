@@ -48,6 +48,13 @@ class Gateway(Core):
         if self.viewer is not None and (path == VIEWER_PATH or path.startswith(f"{VIEWER_PATH}/")):
             await self.viewer(scope, receive, send)
             return
+        if not self.keys.is_open and any(name == b"origin" for name, _ in scope["headers"]):
+            # A web page with a key of its own, such as an editor in a browser.
+            send = _for_pages(send)
+            if method == "OPTIONS":
+                await send({"type": "http.response.start", "status": 204, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+                return
         endpoint = match_path(method, path)
         if endpoint is None or endpoint.action != "answer":
             await self._side.serve(scope, receive, send, endpoint)
@@ -59,3 +66,28 @@ class Gateway(Core):
             return
         call = ClientCall(scope, receive, send, endpoint, key)
         await self.guarded(call, self.answer)
+
+
+_PAGE_HEADERS = (
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+    (b"access-control-allow-headers", b"*, authorization"),
+    (b"access-control-expose-headers", b"*"),
+    (b"access-control-max-age", b"600"),
+)
+
+
+def _for_pages(send: Send) -> Send:
+    """Return a `send` that lets browsers show responses to pages of any origin.
+
+    A page has no cookie here and needs a key like every program, so that its origin is of no
+    account; a gateway without keys refuses pages of other origins instead.
+    """
+
+    async def send_with_headers(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            headers = [h for h in message["headers"] if not h[0].startswith(b"access-control-")]
+            message = {**message, "headers": [*headers, *_PAGE_HEADERS]}
+        await send(message)
+
+    return send_with_headers

@@ -97,7 +97,7 @@ _GEMINI = re.compile(
 )
 _BEDROCK = re.compile(
     r"/model/(?P<model>.+)/(?P<method>converse|converse-stream|invoke"
-    r"|invoke-with-response-stream|count-tokens)"
+    r"|invoke-with-response-stream|count-tokens)$"
 )
 _MODELS = re.compile(r"(?:/[^/]+)*/models(?:/(?P<model>.+))?")
 _OPENAI_OTHERS = re.compile(
@@ -195,7 +195,7 @@ def _bedrock(path: str) -> Endpoint | None:
         return None
     model, method = match["model"], match["method"]
     is_stream = method.endswith("stream")
-    is_converse = method.startswith("converse")
+    is_converse = not method.startswith("invoke")
     if not is_converse and "claude" not in model:
         return None
     return Endpoint(

@@ -1,5 +1,6 @@
 """Everything beside responses of models: lists, counts, health, stored exchanges, other paths."""
 
+import binascii
 import re
 from typing import Any
 from urllib.parse import quote
@@ -44,6 +45,7 @@ from metis.gateway.upstream import Provider
 from metis.gateway.usage_meter import MAX_METERED_BYTES, requested_model
 from metis.transport.response import MAX_ERROR_BYTES, ConnectionWatch
 from metis.version import __version__
+from metis.wire.json_access import maybe_object
 
 _encode = msgspec.json.Encoder().encode
 _NOT_FOUND = 404
@@ -134,8 +136,7 @@ class SideEndpoints:
             return None
         if endpoint.action == "show":
             call = ClientCall(scope, receive, send, endpoint, key)
-            body = await read_body(call, gateway.config.limits)
-            wire = msgspec.json.decode(body, type=dict[str, Any])
+            wire = _read_object(await read_body(call, gateway.config.limits))
             return ollama_show(self._listed(str(wire.get("model") or wire.get("name") or "")))
         return self._listing(scope, endpoint)
 
@@ -181,9 +182,9 @@ class SideEndpoints:
             await pass_request(call, target, gateway.upstream, keep_alive)
             return
         exchange.mode = "translate"
-        call.body = _counted_body(call.body)
+        call.body, adapter_name = _counted_body(call.body, endpoint)
         path = endpoint.path.replace(":countTokens", ":generateContent")
-        call.endpoint = endpoint if path == endpoint.path else replace(endpoint, path=path)
+        call.endpoint = replace(endpoint, path=path, adapter=adapter_name)
         translation = gateway.translation(call, target, keys)
         request = translation.read()
         adapter = target.provider.adapter
@@ -290,11 +291,33 @@ def _may_state_usage(content_type: str) -> bool:
     return "json" in content_type or "event-stream" in content_type
 
 
-def _counted_body(body: bytes) -> bytes:
-    """Return the request that Gemini's `countTokens` may wrap once more."""
-    wire = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    inner = wire.get("generateContentRequest")
-    return body if inner is None else bytes(inner)
+def _read_object(body: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        text = f"the body of the request is not a JSON object: {error}"
+        raise InvalidRequestError(text, status=400) from None
+
+
+def _counted_body(body: bytes, endpoint: Endpoint) -> tuple[bytes, str]:
+    """Return the request that is counted, and the adapter that reads it.
+
+    Gemini's `countTokens` may wrap it once more; `count-tokens` of Bedrock always does, either a
+    request of Converse or the bytes of an invocation.
+    """
+    wire = _read_object(body)
+    if endpoint.protocol == "gemini" and isinstance(wire.get("generateContentRequest"), dict):
+        return _encode(wire["generateContentRequest"]), endpoint.adapter
+    if endpoint.protocol != "bedrock_converse":
+        return body, endpoint.adapter
+    wrapped = maybe_object(wire.get("input"))
+    invoked = maybe_object(wrapped.get("invokeModel")).get("body")
+    if isinstance(invoked, str):
+        try:
+            return binascii.a2b_base64(invoked), "bedrock"
+        except binascii.Error:
+            raise InvalidRequestError("invokeModel.body is not base64", status=400) from None
+    return _encode(maybe_object(wrapped.get("converse"))), endpoint.adapter
 
 
 def client_endpoint(scope: Scope) -> Endpoint:
