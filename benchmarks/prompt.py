@@ -3,11 +3,17 @@
 The real program runs in a pseudo-terminal: as somebody without a key starts it, where the simulator
 answers in the same process; as somebody with a key does, where the provider is a simulator in a
 process of its own; and with a long conversation. CPU is that of all threads of the program.
+
+`--one-shot` measures one question from a shell instead, beside `llm` with a model that answers at
+once, if `llm` is installed in this environment or in the one of `--llm-python`. The runs of both
+programs alternate.
 """
 
 import asyncio
 import os
 import re
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -40,8 +46,12 @@ RUNS = 9
 SONNET = ("-m", "sonnet")
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Print a table."""
+    if arguments[:1] == ["--one-shot"]:
+        python = arguments[2] if arguments[1:2] == ["--llm-python"] else sys.executable
+        _print_one_shot(python)
+        return
     with tempfile.TemporaryDirectory() as place:
         home, bare = Path(place, "home"), Path(place, "bare")
         home.mkdir()
@@ -61,6 +71,68 @@ def main() -> None:
     for name, times in runs.items():
         cells = (f"{cpu:.0f} · {wall:.0f}" for cpu, wall in _medians(times))
         print(f"| {name} | {' | '.join(cells)} |")
+
+
+ECHO = """
+import llm
+
+@llm.hookimpl
+def register_models(register):
+    register(Echo())
+
+class Echo(llm.Model):
+    model_id = "echo"
+    can_stream = True
+
+    def execute(self, prompt, stream, response, conversation):
+        yield "done"
+"""
+
+
+def _print_one_shot(llm_python: str) -> None:
+    """Print the CPU time of one question, for metis and for llm."""
+    with tempfile.TemporaryDirectory() as place:
+        environment = {
+            "HOME": place,
+            "METIS_HOME": place,
+            "LLM_USER_PATH": place,
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+        }
+        Path(place, "llm_echo.py").write_text(ECHO, encoding="utf-8")
+        metadata = Path(place, "llm_echo-1.dist-info")
+        metadata.mkdir()
+        (metadata / "entry_points.txt").write_text("[llm]\necho = llm_echo\n", encoding="utf-8")
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-echo\nVersion: 1\n")
+        metis = [sys.executable, "-m", "metis", "-m", "sim", "say done"]
+        programs = {"metis": (metis, {**environment, "PYTHONPATH": str(ROOT / "src")})}
+        llm = Path(llm_python).parent / "llm"
+        if llm.exists() or shutil.which("llm"):
+            command = [str(llm) if llm.exists() else "llm", "-m", "echo", "say done"]
+            programs["llm"] = command, {**environment, "PYTHONPATH": place}
+        times: dict[str, list[float]] = {name: [] for name in programs}
+        for run in range(RUNS + 1):
+            for name, (command, variables) in programs.items():
+                spent = _child_cpu_s(command, variables)
+                if run:  # the first run compiles what has to be compiled
+                    times[name].append(spent)
+    medians = {name: 1000 * statistics.median(values) for name, values in times.items()}
+    print("| program | CPU of one question, ms | metis is |")
+    print("| --- | ---: | ---: |")
+    for name, median in medians.items():
+        print(f"| {name} | {median:.0f} | {medians['metis'] / median:.2f} x |")
+
+
+def _child_cpu_s(command: Sequence[str], environment: dict[str, str]) -> float:
+    """The CPU time of a program that prints `done`."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(  # noqa: S603 - our own commands
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if b"done" not in done.stdout:
+        raise SystemExit(f"{command[0]} printed {done.stdout!r}")
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _medians(runs: Sequence[Sequence[float]]) -> Iterator[tuple[float, float]]:
@@ -168,4 +240,4 @@ def _answered(model: str) -> MessageMetadata:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

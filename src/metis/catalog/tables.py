@@ -4,7 +4,6 @@ import tomllib
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +22,8 @@ from metis.catalog.prices import PriceTable, read_price_table
 from metis.catalog.tokens import TokenTable, read_token_table
 from metis.plugins import PRICE_TABLES, Plugin, load_plugins
 
-_DATA = files("metis.catalog") / "data"
+# Not `importlib.resources`, which loads the readers of archives at every start.
+_DATA = Path(__file__).parent / "data"
 
 
 def catalog(overlay: Path | None = None) -> Catalog:

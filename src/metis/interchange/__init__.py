@@ -5,24 +5,26 @@ a document and what it could not hold. Both lists are complete: each direction c
 the other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from metis.canonical.errors import UnknownFormatError
-from metis.canonical.message import Message
 from metis.deprecation import renamed_names
-from metis.interchange.attocode.messages import AttocodeMessages
-from metis.interchange.attocode.responses import AttocodeResponse
-from metis.interchange.document import as_bytes
-from metis.interchange.format import Format, LoadedDocument, WrittenDocument
-from metis.interchange.gpt2099.frames import Gpt2099Frames
-from metis.interchange.gpt2099.windows import Gpt2099Context, Gpt2099Thread
-from metis.interchange.klaude.history import KlaudeHistory
-from metis.interchange.message_list import ForeignConversation, ForeignMessage, MessageListFormat
-from metis.interchange.session_format import SessionFormat
-from metis.interchange.source import Source
-from metis.store.entries import AnyEntry
-from metis.wire.call import RequestContext
+
+if TYPE_CHECKING:
+    from metis.canonical.message import Message
+    from metis.interchange.format import Format, LoadedDocument, WrittenDocument
+    from metis.interchange.message_list import (
+        ForeignConversation,
+        ForeignMessage,
+        MessageListFormat,
+    )
+    from metis.interchange.session_format import SessionFormat
+    from metis.interchange.source import Source
+    from metis.store.entries import AnyEntry
+    from metis.wire.call import RequestContext
 
 __all__ = [
     "ForeignConversation",
@@ -39,26 +41,47 @@ __all__ = [
     "load",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = renamed_names(__name__, {"Dumped": "WrittenDocument", "Loaded": "LoadedDocument"})
-
-# `detect` asks in this order: the formats with the most specific marks come first.
-_FORMATS: dict[str, Format] = {
-    handler.name: handler
-    for handler in (
-        KlaudeHistory(),
-        Gpt2099Frames(),
-        Gpt2099Context(),
-        Gpt2099Thread(),
-        AttocodeMessages(),
-        AttocodeResponse(),
-    )
+# Loaded when they are first used: a question loads this package to describe blocks, and no format.
+_MODULES: Mapping[str, str] = {
+    **dict.fromkeys(("Format", "LoadedDocument", "WrittenDocument"), "format"),
+    **dict.fromkeys(("ForeignConversation", "ForeignMessage", "MessageListFormat"), "message_list"),
+    "SessionFormat": "session_format",
+    "Source": "source",
 }
+# `detect` asks in this order: the formats with the most specific marks come first.
+_HANDLERS = (
+    "klaude.history:KlaudeHistory",
+    "gpt2099.frames:Gpt2099Frames",
+    "gpt2099.windows:Gpt2099Context",
+    "gpt2099.windows:Gpt2099Thread",
+    "attocode.messages:AttocodeMessages",
+    "attocode.responses:AttocodeResponse",
+)
+
+if not TYPE_CHECKING:
+    _renamed = renamed_names(__name__, {"Dumped": "WrittenDocument", "Loaded": "LoadedDocument"})
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            return _renamed(name)
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+@cache
+def _formats() -> "Mapping[str, Format]":
+    handlers: dict[str, Format] = {}
+    for location in _HANDLERS:
+        module, _, class_name = location.partition(":")
+        handler: Format = getattr(import_module(f"{__name__}.{module}"), class_name)()
+        handlers[handler.name] = handler
+    return handlers
 
 
 def formats() -> tuple[str, ...]:
     """Return the names of all formats."""
-    return tuple(_FORMATS)
+    return tuple(_formats())
 
 
 def detect(data: bytes | str) -> str:
@@ -67,24 +90,26 @@ def detect(data: bytes | str) -> str:
     Raises:
         UnknownFormatError: it looks like none of them.
     """
+    from metis.interchange.document import as_bytes  # noqa: PLC0415 - as the formats
+
     text = as_bytes(data)
-    for name, handler in _FORMATS.items():
+    for name, handler in _formats().items():
         if handler.fits(text):
             return name
     raise UnknownFormatError(None, formats())
 
 
-def load(name: str, data: bytes | str, context: RequestContext | None = None) -> LoadedDocument:
+def load(name: str, data: bytes | str, context: "RequestContext | None" = None) -> "LoadedDocument":
     """Read a document of a format; `context` gives the session and the time of the import."""
     return _format(name).load(data, context)
 
 
-def dump(name: str, entries: Iterable[AnyEntry | Message]) -> WrittenDocument:
+def dump(name: str, entries: "Iterable[AnyEntry | Message]") -> "WrittenDocument":
     """Write entries, or plain messages, as a document of a format."""
     return _format(name).dump(entries)
 
 
-def _format(name: str) -> Format:
-    if name not in _FORMATS:
+def _format(name: str) -> "Format":
+    if name not in _formats():
         raise UnknownFormatError(name, formats())
-    return _FORMATS[name]
+    return _formats()[name]
