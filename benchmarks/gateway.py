@@ -5,17 +5,25 @@ The C upstream, the request bodies, the load script and the raw ASGI pass are th
 contestant once, so that a busy machine slows all of them; what counts is the median of the ratios
 to the raw pass. Processor time of the process is the fairest ratio on a machine that is not idle.
 
-Run: `python benchmarks/gateway.py [--rounds 5] [--seconds 2] [--connections 32] [--soak MINUTES]`
+Exchanges become messages when there is time, so that the table has two processor times: while the
+load ran (`answering`), and with what was done after it (`whole`). `--workers` compares two worker
+processes with one, `--litellm PROGRAM` adds the proxy of LiteLLM to every round, and `--soak`
+prints the memory of the gateway at 256 connections.
+
+Run: `python benchmarks/gateway.py [--rounds 5] [--seconds 2] [--connections 32] [--workers]
+[--litellm PROGRAM] [--soak MINUTES]`
 """
 
 import argparse
 import json
 import os
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -29,7 +37,7 @@ KEY = "secret-of-the-benchmark"
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 BEARER = (f"authorization: Bearer {KEY}",)
 VERSIONED = (f"x-api-key: {KEY}", "anthropic-version: 2023-06-01")
-UPSTREAM_PORT = 18380
+UPSTREAM_PORT, SLOW_PORT = 18380, 18388
 IDLE_S = 0.02
 """A process that uses less in a quarter of a second has nothing left to do."""
 NGINX = """
@@ -85,6 +93,45 @@ CASES = (
 )
 
 
+WORKER_CASES = (
+    Case("pass, one worker", "none", CHAT, "req_openai_small.json", BEARER),
+    Case(
+        "pass, two workers", "two", CHAT, "req_openai_small.json", BEARER, 1.7, "pass, one worker"
+    ),
+)
+LITELLM_KEY = "sk-bench-only-7f3a9c21d4e8b605"
+LITELLM_CASES = (
+    Case(
+        "LiteLLM, pass",
+        "litellm",
+        CHAT,
+        "req_openai_small.json",
+        (f"authorization: Bearer {LITELLM_KEY}",),
+    ),
+    Case(
+        "LiteLLM, Messages to Chat",
+        "litellm",
+        MESSAGES,
+        "req_anthropic_small.json",
+        (f"x-api-key: {LITELLM_KEY}", VERSIONED[1]),
+    ),
+)
+TIMES_LITELLM = (
+    ("pass, store", "LiteLLM, pass"),
+    ("Messages to Chat, store", "LiteLLM, Messages to Chat"),
+)
+LITELLM = """model_list:
+  - model_name: gpt-4o
+    litellm_params: {{model: openai/gpt-4o, api_base: "{url}/v1", api_key: sk-x}}
+litellm_settings:
+  telemetry: false
+  use_chat_completions_url_for_anthropic_messages: true
+general_settings:
+  master_key: {key}
+  disable_spend_logs: true
+"""
+
+
 class Row(NamedTuple):
     """What one load measured."""
 
@@ -135,7 +182,7 @@ def load(case: Case, port: int, data: Path, connections: int, seconds: float) ->
     return json.loads(line[5:])
 
 
-def start(work: Path, data: Path) -> dict[str, Contestant]:
+def start(work: Path, data: Path, options: argparse.Namespace) -> dict[str, Contestant]:
     """Start the upstream and all contestants."""
     url = f"http://127.0.0.1:{UPSTREAM_PORT}"
     environment = {
@@ -154,6 +201,16 @@ def start(work: Path, data: Path) -> dict[str, Contestant]:
         "none": (18383, [*metis, "--port", "18383", "--store", "none"]),
         "store": (18384, [*metis, "--port", "18384", "--store", f"sqlite:///{work}/bench.db"]),
     }
+    if options.workers:
+        command = [*metis, "--port", "18385", "--store", "none", "--workers", "2"]
+        commands["two"] = (18385, command)
+    if options.litellm:
+        (work / "litellm.yaml").write_text(LITELLM.format(url=url, key=LITELLM_KEY))
+        command = [options.litellm, "--config", str(work / "litellm.yaml")]
+        commands["litellm"] = (18386, [*command, "--host", "127.0.0.1", "--port", "18386"])
+        environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+    slow = {**environment, "OPENAI_BASE_URL": f"http://127.0.0.1:{SLOW_PORT}/v1"}
+    commands["slow"] = (18387, [*metis, "--port", "18387", "--store", "none"])
     if shutil.which("nginx"):
         (work / "nginx.conf").write_text(NGINX.format(work=work, upstream=UPSTREAM_PORT))
         commands["nginx"] = (18381, ["nginx", "-c", str(work / "nginx.conf")])
@@ -162,7 +219,7 @@ def start(work: Path, data: Path) -> dict[str, Contestant]:
         name: Contestant(
             port,
             subprocess.Popen(  # noqa: S603 - fixed arguments
-                command, env=environment, stdout=log, stderr=log
+                command, env=slow if name == "slow" else environment, stdout=log, stderr=log
             ),
         )
         for name, (port, command) in commands.items()
@@ -171,7 +228,7 @@ def start(work: Path, data: Path) -> dict[str, Contestant]:
 
 def wait(port: int) -> None:
     """Wait until a server answers."""
-    for _ in range(300):
+    for _ in range(900):
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5):
                 return
@@ -180,6 +237,12 @@ def wait(port: int) -> None:
         except OSError:
             time.sleep(0.1)
     raise SystemExit(f"nothing answers on port {port}")
+
+
+def cases_of(options: argparse.Namespace) -> tuple[Case, ...]:
+    """Return the cases of a run."""
+    more = WORKER_CASES if options.workers else ()
+    return (*CASES, *more, *(LITELLM_CASES if options.litellm else ()))
 
 
 def settle(pid: int) -> None:
@@ -195,9 +258,10 @@ def measure(
     contestants: dict[str, Contestant], data: Path, options: argparse.Namespace
 ) -> dict[str, list[Row]]:
     """Return what each round measured, by case."""
-    results: dict[str, list[Row]] = {case.name: [] for case in CASES}
+    cases = cases_of(options)
+    results: dict[str, list[Row]] = {case.name: [] for case in cases}
     for number in range(-1, options.rounds):
-        for case in CASES:
+        for case in cases:
             port, process = contestants[case.contestant]
             seconds = 1 if number < 0 else options.seconds
             before = processor_s(process.pid)
@@ -219,9 +283,13 @@ def report(results: dict[str, list[Row]]) -> bool:
     print("| case | requests/s | ratio | answering µs | ratio | whole µs | ratio | MB | required |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     holds = True
-    for case in CASES:
-        rows = results[case.name]
+    for name, rows in results.items():
+        case = next(case for case in (*CASES, *WORKER_CASES, *LITELLM_CASES) if case.name == name)
         base = results[case.base if case.contestant != "raw" else case.name]
+        if not rows or not base:
+            print(f"| {name} | no requests |")
+            holds = False
+            continue
         pairs = list(zip(rows, base, strict=False))
         median = statistics.median
         ratios = (
@@ -246,6 +314,75 @@ def report(results: dict[str, list[Row]]) -> bool:
     return holds
 
 
+def report_litellm(results: dict[str, list[Row]]) -> None:
+    """Print how many times as many requests as LiteLLM the gateway answers."""
+    for ours, theirs in TIMES_LITELLM:
+        pairs = list(zip(results[ours], results.get(theirs, ()), strict=False))
+        if pairs:
+            times = statistics.median(a.rate / b.rate for a, b in pairs)
+            used = statistics.median(b.whole_us / a.whole_us for a, b in pairs)
+            text = f"{ours}: {times:.0f} times the requests of LiteLLM"
+            print(f"{text}, with 1/{used:.0f} of its processor time")
+
+
+class SlowUpstream(threading.Thread):
+    """Sends the first chunk of a stream after a pause, and notes when."""
+
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    chunk = (
+        b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"gpt-4o","choices":'
+        b'[{"index":0,"delta":{"role":"assistant","content":"x"},"finish_reason":null}]}\n\n'
+    )
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.sent_at = 0.0
+        self._listener = socket.create_server(("127.0.0.1", SLOW_PORT))
+
+    def run(self) -> None:
+        """Answer one request of each connection."""
+        while True:
+            connection, _ = self._listener.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with connection:
+                received = connection.recv(1 << 16)
+                while b"\r\n\r\n" not in received:
+                    received += connection.recv(1 << 16)
+                time.sleep(0.05)
+                self.sent_at = time.perf_counter()
+                size = f"{len(self.chunk):x}\r\n".encode()
+                connection.sendall(self.head + size + self.chunk + b"\r\n")
+                time.sleep(0.05)
+                connection.sendall(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def report_first_chunk(port: int, rounds: int) -> None:
+    """Print how long after the first chunk of a provider a client gets its first."""
+    upstream = SlowUpstream()
+    upstream.start()
+    for path in (CHAT, MESSAGES):
+        delays: list[float] = []
+        for _ in range(rounds):
+            body = b'{"model":"gpt-4o","stream":true,"max_tokens":9,"messages":'
+            body += b'[{"role":"user","content":"hi"}]}'
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+            head += f"content-type: application/json\r\nauthorization: Bearer {KEY}\r\n\r\n"
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+                client.sendall(head.encode() + body)
+                received, part = b"", b""
+                while b"data:" not in received:
+                    part = client.recv(1 << 16)
+                    if not part:
+                        raise SystemExit(f"no stream: {received[:200]!r}")
+                    received += part
+                delays.append((time.perf_counter() - upstream.sent_at) * 1000)
+                while b"[DONE]" not in received and b"message_stop" not in received and part:
+                    received += (part := client.recv(1 << 16))
+        print(f"first chunk out after first chunk in, {path}: {statistics.median(delays):.2f} ms")
+
+
 def report_latency(contestants: dict[str, Contestant], data: Path, seconds: float) -> None:
     """Print what one request takes longer than at the upstream itself."""
     bare = Case("", "raw", CHAT, "req_openai_small.json")
@@ -260,12 +397,14 @@ def report_latency(contestants: dict[str, Contestant], data: Path, seconds: floa
 
 def soak(contestants: dict[str, Contestant], data: Path, minutes: float) -> None:
     """Print the memory of the gateway under load at 256 connections, once a minute."""
-    case = next(case for case in CASES if case.name == "Messages to Chat, store")
+    cases = [case for case in CASES if case.contestant == "store"]
     port, process = contestants["store"]
     end = time.monotonic() + minutes * 60
     while time.monotonic() < end:
-        load(case, port, data, 256, min(60.0, max(1.0, end - time.monotonic())))
-        print(f"memory: {memory_mb(process.pid):.0f} MB", flush=True)
+        for case in cases:
+            seconds = min(20.0, max(1.0, end - time.monotonic()))
+            count = load(case, port, data, 256, seconds)["requests"]
+            print(f"{case.name}: {count} requests, {memory_mb(process.pid):.0f} MB", flush=True)
 
 
 def main() -> int:
@@ -274,6 +413,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--workers", action="store_true")
+    parser.add_argument("--litellm", metavar="PROGRAM")
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES")
     options = parser.parse_args()
     if not SHARED.exists() or not shutil.which("wrk") or not shutil.which("gcc"):
@@ -285,12 +426,15 @@ def main() -> int:
         compile_mock = ["gcc", "-O2", "-w", "-o", str(work / "mock"), str(SHARED / "gw" / "mock.c")]
         for command in (generate, compile_mock):
             subprocess.run(command, check=True)  # noqa: S603 - fixed arguments
-        contestants = start(work, data)
+        contestants = start(work, data, options)
         try:
-            for name in ("raw", "none", "store"):
+            for name in contestants.keys() - {"upstream", "nginx"}:
                 wait(contestants[name].port)
-            holds = report(measure(contestants, data, options))
+            results = measure(contestants, data, options)
+            holds = report(results)
+            report_litellm(results)
             report_latency(contestants, data, options.seconds)
+            report_first_chunk(contestants["slow"].port, 20)
             print(f"memory: {memory_mb(contestants['none'].process.pid):.0f} MB without a store")
             soak(contestants, data, options.soak)
         finally:

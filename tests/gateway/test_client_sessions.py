@@ -14,7 +14,14 @@ from metis.adapters.codecs import PROTOCOLS
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import MetisError
 from metis.canonical.message import Message, Role
-from metis.gateway.client_sessions import ClientSession, client_session, empty_chain
+from metis.gateway.client_sessions import (
+    ClientSession,
+    Join,
+    Joiner,
+    client_session,
+    empty_chain,
+)
+from metis.store.exchanges import HistoryEnd
 from metis.verify.recordings import adapter_for
 
 CONTEXT = RequestContext(session_id="sess_client", model="m")
@@ -134,3 +141,36 @@ def test_clients_name_their_sessions_in_headers(
     headers: dict[str, str], expected: ClientSession | None
 ) -> None:
     assert client_session(headers) == expected
+
+
+class CountedEnds(dict[tuple[str, str], HistoryEnd]):
+    """Counts how often an end is looked up."""
+
+    lookups = 0
+
+    def get(self, *parts: Any) -> Any:
+        self.lookups += 1
+        return super().get(*parts)
+
+
+@pytest.mark.parametrize("sessions", [10, 5000])
+def test_joining_looks_up_what_is_new_however_many_sessions_there_are(sessions: int) -> None:
+    joiner, ends = Joiner(), CountedEnds()
+    joiner._ends = ends  # pyright: ignore[reportPrivateUsage] - its work is counted
+    for number in range(sessions):
+        end = HistoryEnd(f"sess_{number}", "m")
+        joiner.add("tenant", digest(message(Role.USER, TextBlock(f"prompt {number}"))), end)
+    history = [
+        message(role, TextBlock(f"{turn}"))
+        for turn in range(200)
+        for role in (Role.USER, Role.ASSISTANT)
+    ]
+    known = joiner.chain(tuple(history))
+    joiner.add("tenant", known.digests[-1], HistoryEnd("sess_long", "m"))
+    later = (*history, message(Role.USER, TextBlock("more")))
+    ends.lookups = 0
+    length, found = joiner.longest(Join("tenant", "", joiner.chain(later)))
+    assert length == 400
+    assert found is not None
+    assert found.session_id == "sess_long"
+    assert ends.lookups == 2

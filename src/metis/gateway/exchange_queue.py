@@ -21,9 +21,9 @@ from metis.gateway.exchange import Exchange
 
 log = logging.getLogger("metis.gateway")
 
-MAX_WAITING = 20_000
-"""How many exchanges wait before detail is shed; each takes about 600 bytes of memory."""
-MEMORY_BYTES = 4 * 1024 * 1024
+MAX_WAITING = 15_000
+"""How many exchanges wait before detail is shed; each takes about 750 bytes of memory."""
+MEMORY_BYTES = 2 * 1024 * 1024
 """How many bytes of exchanges wait in memory; without a backlog detail is shed beyond that."""
 BACKLOG_BYTES = 512 * 1024 * 1024
 """How many bytes of exchanges wait in files before detail is shed."""
@@ -102,15 +102,19 @@ class WaitingExchanges:
         """How many bytes wait in files."""
         return 0 if self._backlog is None else self._backlog.size
 
+    @property
+    def _can_save(self) -> bool:
+        return self._backlog is not None and time.monotonic() >= self._unsavable_until
+
     def add(self, exchange: Exchange) -> Accepted:
         """Add an exchange, unless too much waits already."""
         accepted = Accepted.WHOLE
         in_files = self.bytes_in_files
-        is_full = self._bytes >= self._memory_bytes
+        is_full = self._bytes >= self._memory_bytes and not self._can_save
         if (
             self._count >= 2 * self._max_waiting
             or in_files >= 2 * self._backlog_bytes
-            or self._bytes >= 2 * self._memory_bytes
+            or (is_full and self._bytes >= 2 * self._memory_bytes)
         ):
             return Accepted.DROPPED
         if self._count >= self._max_waiting or is_full or in_files >= self._backlog_bytes:
@@ -148,7 +152,7 @@ class WaitingExchanges:
             unsaved.popleft()
         if backlog is None or not unsaved or (before is not None and unsaved[0].since > before):
             return
-        if time.monotonic() < self._unsavable_until:
+        if not self._can_save:
             return
         batch = [(one, one.exchange) for one in unsaved if not one.is_taken and one.exchange]
         try:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.canonical.ids import new_session_id, new_ulid
 from metis.canonical.message import Message
@@ -37,10 +38,10 @@ from metis.gateway.stored_exchange import (
 from metis.session.conversation import USAGE_KIND
 from metis.session.delegate import PARENT_KIND
 from metis.store.append import PreparedMessage
-from metis.store.entries import AnyEntry, ErrorEntry, RewindEntry
+from metis.store.entries import AnyEntry, ErrorEntry, RewindEntry, entry_of
 from metis.store.exchanges import ExchangeJob, ExchangeRow, HistoryEnd
 from metis.store.records import SessionRecord
-from metis.store.spool import SESSION_KIND
+from metis.store.spool import EXCHANGE_KIND, SESSION_KIND
 from metis.wire.call import CanonicalRequest
 
 SIDE_KIND = "gateway.side_call"
@@ -383,3 +384,19 @@ def _error_entry(exchange: Exchange) -> AnyEntry:
         provider=exchange.provider or None,
         data={"exchange": exchange.id},
     )
+
+
+def spooled_entries(planned: PlannedExchange) -> list[AnyEntry]:
+    """Return the entries with which a later process stores an exchange."""
+    exchange, entries = planned.exchange, list[AnyEntry]()
+    items = planned.job.items
+    if planned.job.session is not None and not any(
+        getattr(item, "kind", "") == SESSION_KIND for item in items
+    ):
+        entries.append(note(exchange, SESSION_KIND, {}))
+    if planned.job.rewind is not None and planned.job.session is None:
+        entries.append(planned.job.rewind)
+    entries += [entry_of(i.message) if isinstance(i, PreparedMessage) else i for i in items]
+    data = {"tenant": tenant_key(exchange.tenant), "record": planned.record.decode()}
+    record = note(exchange, EXCHANGE_KIND, data)
+    return [*entries, replace(record, id=exchange.id)]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from metis import adapters
 from metis.adapters.adapter import Adapter
@@ -47,22 +46,18 @@ from metis.gateway.client_sessions import (
 )
 from metis.gateway.exchange import Exchange, Tenant
 from metis.gateway.exchange_queue import Accepted, RecentExchanges, Waiting, WaitingExchanges
-from metis.gateway.placement import PlannedExchange, Planner, resolve
+from metis.gateway.placement import PlannedExchange, Planner, resolve, spooled_entries
 from metis.gateway.stored_exchange import (
     Priced,
     call_event,
     exchange_record,
-    note,
     priced_response,
     resolved_model,
 )
 from metis.session.events import Trace
 from metis.session.models import Models
 from metis.store import Store
-from metis.store.append import PreparedMessage
-from metis.store.entries import AnyEntry, entry_of
 from metis.store.exchanges import HistoryEnd
-from metis.store.spool import EXCHANGE_KIND, SESSION_KIND
 from metis.wire.call import CanonicalRequest, RequestContext
 
 log = logging.getLogger("metis.gateway")
@@ -73,7 +68,8 @@ so that equal histories have equal upstream bytes. Stored messages have the ids 
 _COLLECT_S = 0.05
 _RETRY_S = 0.5
 _SEARCH_S = 2.0
-_MAX_BATCH = 64
+_MAX_BATCH, _MAX_BATCH_BYTES = 64, 1024 * 1024
+"""How many planned exchanges, and bytes of them, are stored in one transaction."""
 _MAX_PLANNED_S = 0.2
 """How long planned exchanges wait for others that share their commit."""
 _SLICE_S, _MAX_SLICE_S = 0.001, 0.02
@@ -311,7 +307,7 @@ class Recorder:
             start = time.perf_counter()
             await self._plan_slice(slice_s)
             is_due = time.monotonic() - self._planned_since > _MAX_PLANNED_S
-            if is_due or len(self._planned) >= _MAX_BATCH:
+            if is_due or self._is_batch_full:
                 await self._store_planned()
             self._waiting.save_old()
             used = time.perf_counter() - start
@@ -325,6 +321,13 @@ class Recorder:
         await self._store_planned()
         self._waiting.save_old()
 
+    @property
+    def _is_batch_full(self) -> bool:
+        planned = self._planned
+        if len(planned) >= _MAX_BATCH:
+            return True
+        return sum(waiting.size for waiting, _ in planned) >= _MAX_BATCH_BYTES
+
     async def _plan_slice(self, seconds: float) -> None:
         """Plan exchanges for a short time, at least one."""
         end = time.perf_counter() + seconds
@@ -334,7 +337,7 @@ class Recorder:
                 self._waiting.release(waiting)
                 continue
             self._plan_one(waiting, exchange)
-            if time.perf_counter() > end or len(self._planned) >= _MAX_BATCH:
+            if time.perf_counter() > end or self._is_batch_full:
                 return
 
     async def _is_stored(self, exchange: Exchange) -> bool:
@@ -463,7 +466,7 @@ class Recorder:
         assert self._store is not None  # noqa: S101 - the task runs with a store only
         new = [planned for planned in batch if not planned.is_spooled]
         for planned in new:
-            await self._store.spool(_spooled_entries(planned), error)
+            await self._store.spool(spooled_entries(planned), error)
             planned.is_spooled = True
             self._counts["spooled"] += 1
 
@@ -472,22 +475,6 @@ class Recorder:
         with suppress(MetisError):
             while len(self._waiting) and time.monotonic() < end:
                 await self._plan_slice(_MAX_SLICE_S)
-                if len(self._planned) >= _MAX_BATCH:
+                if self._is_batch_full:
                     await self._store_planned()
             await self._store_planned()
-
-
-def _spooled_entries(planned: PlannedExchange) -> list[AnyEntry]:
-    """Return the entries with which a later process stores an exchange."""
-    exchange, entries = planned.exchange, list[AnyEntry]()
-    items = planned.job.items
-    if planned.job.session is not None and not any(
-        getattr(item, "kind", "") == SESSION_KIND for item in items
-    ):
-        entries.append(note(exchange, SESSION_KIND, {}))
-    if planned.job.rewind is not None and planned.job.session is None:
-        entries.append(planned.job.rewind)
-    entries += [entry_of(i.message) if isinstance(i, PreparedMessage) else i for i in items]
-    data = {"tenant": tenant_key(exchange.tenant), "record": planned.record.decode()}
-    record = note(exchange, EXCHANGE_KIND, data)
-    return [*entries, replace(record, id=exchange.id)]
