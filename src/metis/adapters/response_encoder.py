@@ -288,8 +288,12 @@ class ClientStreamEncoder:
 
     def encode(self, event: StreamEvent) -> bytes:
         """Return the bytes for one event."""
-        if type(event) is TextDelta and event.citations:
-            event = self._cited(event)
+        if type(event) is TextDelta:
+            # Nearly all events are such deltas: as few steps as possible.
+            if not event.citations and not self._dropped_count:
+                return self._encode(event)
+            if event.citations:
+                event = self._cited(event)
         elif type(event) is ThinkingDelta:
             event = self._sealed(event)
         if type(event) not in _CHECKED_EVENTS:

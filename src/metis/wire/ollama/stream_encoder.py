@@ -72,9 +72,12 @@ class OllamaStreamEncoder(BaseStreamEncoder):
 
     def _delta(self, text: str, keys: Wire | None = None) -> Wire:
         """Return what a line adds, with the keys of a chat or of a completion."""
+        message: Wire = {"role": "assistant", "content": text}
         if self._is_completion:
-            return {"response": text, **(keys or {})}
-        return {"message": {"role": "assistant", "content": text, **(keys or {})}}
+            message = {"response": text}
+        if keys:
+            message |= keys
+        return message if self._is_completion else {"message": message}
 
     def _line(self, delta: Wire) -> bytes:
         return self._before_delta + write_json(delta)[1:] + b"\n"
