@@ -85,21 +85,25 @@ def print_value(name: str) -> int:
     return 0
 
 
-def set_value(name: str, text: str | None) -> int:
+def set_value(name: str, text: str | tuple[str, ...] | None) -> int:
     """Write a value into the settings file, or remove it; an invalid value is not written."""
     setting = find_setting(name, location="metis config set")
     file = SettingsFile.read(UserPaths.from_environment().settings)
     if text is None and name not in file.values:
         echo(f"{name} is not set in {file.path}", err=True)
         return 1
-    if text is not None and setting.name in ("model", "compact_with"):
+    if isinstance(text, str) and setting.name in ("model", "compact_with"):
         _check_model(text)
-    toml = None if text is None else _text_as_toml(setting, text)
+    toml = None
+    if text is not None:
+        toml = _text_as_toml(setting, text) if isinstance(text, str) else _as_toml(text)
     changed = file.with_value(name, toml)
     # The whole file is checked: a value may be invalid only together with others.
     check_file(changed)
     changed.write()
     done = f"Removed {name} from" if toml is None else f"Set {name} = {without_login(toml)} in"
+    if isinstance(text, tuple):
+        done = f"Set {name} in"  # the words of a command may be keys
     echo(f"{done} {changed.path}", err=True)
     origin = load().origins.get(name)
     if origin is not None and origin.source == "environment":

@@ -37,7 +37,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Chat": ("chat", "ask", "templates", "demo", "local"),
     "Inspect": ("sessions", "show", "search", "trace", "cost", "models", "web"),
     "Store": ("export", "import", "handoff", "fork", "store"),
-    "Set up": ("keys", "config", "doctor", "plugins", "completion", "help", "version"),
+    "Set up": ("keys", "config", "mcp", "doctor", "plugins", "completion", "help", "version"),
     "Gateway": ("serve", "run"),
     "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim"),
 }
@@ -418,6 +418,7 @@ for _command in (
     store_commands.web,
     setup_commands.keys,
     setup_commands.config,
+    setup_commands.mcp,
     setup_commands.doctor,
     setup_commands.completion,
     setup_commands.local,

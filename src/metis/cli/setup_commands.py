@@ -92,6 +92,60 @@ def config_path() -> int:
 
 @click.group(invoke_without_command=True)
 @click.pass_context
+def mcp(context: click.Context) -> int | None:
+    """List, add and test MCP servers, whose tools models may call."""
+    return context.invoke(list_mcp) if context.invoked_subcommand is None else None
+
+
+@mcp.command(name="list")
+def list_mcp() -> int:
+    """Print the servers of the settings; exits with 1 if there are none."""
+    from metis.cli.mcp_servers import print_servers
+
+    return print_servers()
+
+
+@mcp.command(name="add", context_settings={"ignore_unknown_options": True})
+@click.argument("name")
+@click.argument("words", nargs=-1, required=True, metavar="COMMAND|URL...", type=click.UNPROCESSED)
+def add_mcp(name: str, words: tuple[str, ...]) -> int:
+    """Add a server: a command with its arguments, or a URL with its headers.
+
+    \b
+    metis mcp add files npx -y @modelcontextprotocol/server-filesystem .
+    metis mcp add github '$GITHUB_TOKEN' github-mcp-server stdio
+    metis mcp add docs https://example.com/mcp 'Authorization: Bearer $DOCS_TOKEN'
+
+    A variable such as '$GITHUB_TOKEN' is stored by its name and read when the server starts.
+    """  # noqa: D301 - click reads the backslash
+    from metis.cli.mcp_servers import add_server
+
+    return add_server(name, words)
+
+
+@mcp.command(name="remove")
+@click.argument("name")
+def remove_mcp(name: str) -> int:
+    """Remove a server from the settings."""
+    from metis.cli.mcp_servers import remove_server
+
+    return remove_server(name)
+
+
+@mcp.command(name="test")
+@click.argument("names", nargs=-1)
+def test_mcp(names: tuple[str, ...]) -> int:
+    """Start servers, all or those that are named, and print their tools.
+
+    Exits with 1 if one cannot be used.
+    """
+    from metis.cli.mcp_servers import test_servers
+
+    return test_servers(names)
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
 def keys(context: click.Context) -> int | None:
     """Show which providers have an API key, and store keys in a file; no key is printed.
 

@@ -40,6 +40,7 @@ from metis.store.connection import sqlite_path
 from metis.tools import Answer, Confirmation, Question, Registry, Rule, plugin_tools
 from metis.tools.builtin import BUILTINS, RunCommand
 from metis.tools.confirmation import Ask
+from metis.tools.mcp import McpServer
 from metis.tools.tool import ErrorClass, ToolFailedError
 from metis.transport.keys import Keys
 from metis.wire.call import AdapterOptions
@@ -316,6 +317,13 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
 ) -> Options:
     settings = loaded.settings
     rules = dict.fromkeys(SideEffects, Rule.AUTO) if start.approve_all else None
+    has_tools = tools_enabled(loaded, choice)
+    servers: Sequence[McpServer] = ()
+    if has_tools and settings.mcp:
+        # Loaded for those who have servers only: it imports the commands on settings.
+        from metis.cli.mcp_servers import mcp_servers  # noqa: PLC0415
+
+        servers = mcp_servers(settings.mcp)
     return Options(
         base_urls=urls,
         key_file=paths.keys,
@@ -332,7 +340,9 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         ),
         workspace=_workspace(),
         home=paths.home,
-        tools=_tools(settings) if tools_enabled(loaded, choice) else None,
+        tools=_tools(settings) if has_tools else None,
+        servers=servers,
+        offered_servers=tuple(settings.mcp) if servers else (),
         confirmation=Confirmation(confirmation, rules=rules),
         simulate=choice.is_simulated,
         allow_unsupported=True,

@@ -104,7 +104,7 @@ class CallFailed(TurnNotice, frozen=True, kw_only=True, tag="call_failed"):
 
 
 WarningCode = Literal[
-    "budget", "compacted", "empty_answer", "fallback", "outage", "repaired", "rules_invalid"
+    "budget", "compacted", "empty_answer", "fallback", "mcp", "outage", "repaired", "rules_invalid"
 ]
 """What a warning is about."""
 

@@ -316,7 +316,12 @@ class Metis:
             return None
         if options.registry is None:
             return make_session_tools(
-                Registry(), (), options.confirmation, self._workspace, self._servers
+                Registry(),
+                (),
+                options.confirmation,
+                self._workspace,
+                self._servers,
+                options.offered_servers,
             )
         if self._memory is not None:
             builtin += memory_tools(self._memory)
@@ -328,7 +333,12 @@ class Metis:
             )
             builtin.append(partial(Delegate, workers))
         return make_session_tools(
-            options.registry, builtin, options.confirmation, self._workspace, self._servers
+            options.registry,
+            builtin,
+            options.confirmation,
+            self._workspace,
+            self._servers,
+            options.offered_servers,
         )
 
     def _simulator_urls(self) -> dict[str, str]:

@@ -80,6 +80,9 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     """The tools that models may call: functions, classes of tools, or a registry of them."""
     servers: Sequence[McpServer] = ()
     """MCP servers that threads may name; each is started when one does, and ended at the close."""
+    offered_servers: Sequence[str] = ()
+    """The MCP servers whose tools are offered in threads that name none; one that cannot be
+    started is left out with a warning."""
     pointers: Mapping[str, str] = {}
     """The models that thread pointers such as `nano` and `kilo` stand for, before the built-in."""
     confirmation: Confirmation | None = None

@@ -352,6 +352,13 @@ class Session(SessionView):
         await self._conversation.note(TOOLS_KIND, {"enabled": enabled})
         toolbox.is_enabled = enabled
 
+    async def prepare_tools(self) -> None:
+        """Start the MCP servers that every turn offers, so that `tools` lists their tools."""
+        async with self._lock:
+            if self._setup.toolbox is not None:
+                for name, fault in await self._setup.toolbox.offer_default():
+                    log.warning("the tools of %s are left out: %s", name, fault)
+
     async def add_instructions(self, text: str) -> None:
         """Add a system message, which holds from the next turn on; it is stored."""
         async with self._lock:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metis.canonical.blocks import ToolUseBlock
-from metis.canonical.errors import InvalidValueError, UnknownServerError
+from metis.canonical.errors import InvalidValueError, ToolError, UnknownServerError
 from metis.canonical.tools import SideEffects, ToolDefinition, ToolSet
 from metis.catalog.tables import token_table
 from metis.events import Bus
@@ -82,7 +82,9 @@ class SessionTools:
         registry: "MergedRegistry",
         servers: McpServers,
         workspace: Workspace | None,
+        default_servers: Sequence[str] = (),
     ) -> None:
+        self._default_servers = list(default_servers)
         self._dispatcher = dispatcher
         self._registry = registry
         self._servers = servers
@@ -106,6 +108,21 @@ class SessionTools:
         if tuple(servers) != self._offered:
             self._registry.offer(await self._servers.tools(servers))
             self._offered = tuple(servers)
+
+    async def offer_default(self) -> list[tuple[str, str]]:
+        """Offer the tools of the default servers; return those that failed, with the reason.
+
+        A server that failed is not started again: each turn would wait for it.
+        """
+        failed: list[tuple[str, str]] = []
+        for name in tuple(self._default_servers) if self.is_enabled else ():
+            try:
+                await self._servers.tools([name])
+            except (ToolFailedError, ToolError, UnknownServerError) as error:
+                self._default_servers.remove(name)
+                failed.append((name, str(error).rstrip(".")))
+        await self.offer(self._default_servers if self.is_enabled else ())
+        return failed
 
     async def run(
         self, calls: Sequence[ToolUseBlock], session_id: str, turn_id: str, watcher: Watcher
@@ -170,17 +187,18 @@ class MergedRegistry(Registry):
         return len(self.tools)
 
 
-def make_session_tools(
+def make_session_tools(  # noqa: PLR0913, PLR0917 - each is one part of the tools
     registry: Registry,
     builtin: Iterable[Factory],
     confirmation: Confirmation | None,
     workspace: Workspace | None,
     servers: McpServers | None = None,
+    default_servers: Sequence[str] = (),
 ) -> SessionTools:
     """Return the tools of a session: the caller's, the built-in ones, and those of servers."""
     merged = MergedRegistry(registry, builtin)
     dispatcher = Dispatcher(merged, confirmation, timeouts_s=TOOL_TIMEOUTS_S)
-    return SessionTools(dispatcher, merged, servers or McpServers(), workspace)
+    return SessionTools(dispatcher, merged, servers or McpServers(), workspace, default_servers)
 
 
 class LoadSkill:

@@ -148,7 +148,10 @@ class Turn:
             pointer = conversation.pointer
         if pointer:
             resolve_pointer(pointer, setup.options.pointers, setup.models)
-        if setup.toolbox is not None:
+        if setup.toolbox is not None and options.servers is None:
+            for name, fault in await setup.toolbox.offer_default():
+                self._reporter.warn("mcp", f"the tools of {name} are left out: {fault}")
+        elif setup.toolbox is not None:
             await setup.toolbox.offer(options.servers or ())
         elif options.servers:
             raise UnknownServerError(options.servers[0])

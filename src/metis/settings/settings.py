@@ -121,6 +121,19 @@ _ROWS = (
         example='"http://127.0.0.1:8080"',
     ),
     Setting(
+        name="mcp.*",
+        kind=tuple[str, ...],
+        description="MCP servers by name: a command, or a URL and headers; $NAME is a variable.",
+        example='["npx", "-y", "@modelcontextprotocol/server-filesystem", "."]',
+    ),
+    Setting(
+        name="notify_after_s",
+        kind=int,
+        default=30,
+        description="Notify when an answer took so many seconds; 0 is never.",
+        example="30",
+    ),
+    Setting(
         name="model_tools.*",
         kind=bool,
         description="Whether a model gets tools, by model; asked of the server if not set.",
@@ -235,6 +248,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
     base_urls: Mapping[str, str] = {}
     model_tools: Mapping[str, bool] = {}
+    mcp: Mapping[str, tuple[str, ...]] = {}
+    notify_after_s: int = 30
     fallbacks: Mapping[str, tuple[str, ...]] = {}
 
 
@@ -394,6 +409,7 @@ def _settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Setti
         budget=_budget(_table(values, "budget"), origins),
         base_urls=_table(values, "base_urls"),
         model_tools=_table(values, "model_tools"),
+        mcp=_table(values, "mcp"),
         fallbacks=_table(values, "fallbacks"),
     )
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from cli.chat.conftest import Start, ready
 from cli.chat.test_chat import send_and_wait
 from terminal import Terminal
 
@@ -184,3 +185,13 @@ def test_instructions_and_attachments_go_along(chat: Terminal, tmp_path: Path) -
     assert "instructions" in text
     chat.send("/attach clipboard")
     chat.wait_for(lambda text: "clipboard" in text.rpartition("/attach clipboard")[2])
+
+
+def test_a_long_answer_notifies(start: Start, tmp_path: Path) -> None:
+    config = tmp_path / "metis" / "config.toml"
+    config.write_text(f"notify_after_s = 1\n{config.read_text()}")
+    chat = ready(start())
+    send_and_wait(chat, "say quick", "\nquick\n")
+    assert b"\x1b]9;" not in chat.raw
+    send_and_wait(chat, "count to 60 sim: slow 40", "59, 60")
+    assert b"\x1b]9;metis: the answer is complete\x07" in chat.raw

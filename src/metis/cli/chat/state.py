@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Sequence
 from decimal import Decimal
 
@@ -142,6 +143,7 @@ class ChatState:
 
     async def show_turn(self, events: AsyncGenerator[TurnEvent]) -> None:
         """Show a turn; an error becomes a note under it."""
+        started_s = time.monotonic()
         view = TurnView(
             self.screen,
             shows_thinking=self.shows_thinking,
@@ -163,6 +165,10 @@ class ChatState:
             view.end()
         self._turn_usd = Decimal(0) if view.ended is None else view.ended.cost_usd
         self.refresh()
+        limit_s = self.loaded.settings.notify_after_s
+        if limit_s and time.monotonic() - started_s >= limit_s and not self.screen.is_plain:
+            # OSC 9 is a desktop notification in many terminals; others ring the bell.
+            self.screen.send_sequence("\x1b]9;metis: the answer is complete\x07\x07")
 
     def status(self) -> str:
         """Return the line under the prompt."""

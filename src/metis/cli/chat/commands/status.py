@@ -141,6 +141,7 @@ async def list_tools(state: ChatState, argument: str) -> None:
         return
     if argument:
         raise InvalidValueError(f"/tools takes on or off, not {argument!r}")
+    await state.session.prepare_tools()
     confirmation, tools = state.library.options.confirmation, state.session.tools
     if not tools:
         state.screen.print("This conversation has no tools.", "dim")
