@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,10 @@ SOURCE = ROOT / "src"
 WORK = ROOT / "build" / "mutate"
 EQUIVALENTS = ROOT / "tests" / "project" / "equivalent_mutants.toml"
 MAX_TESTS = 40
-"""How many of the tests that reach a line run; a line of the core is reached by thousands."""
+"""How many of the tests that reach a line run, the most specific ones first.
+
+A line of the core is reached by thousands of tests, most of which are about something else.
+"""
 TIMEOUT_S = 120.0
 
 _COMPARISONS: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
@@ -272,6 +276,9 @@ def draw(
             (path, line, make) for line, make in mutants_of(path, text) if reached[path].get(line)
         ]
     equivalents = equivalent_mutants()
+    breadths = Counter(
+        test for lines in reached.values() for tests in lines.values() for test in tests
+    )
     rng.shuffle(points)
     for path, line, make in points:
         if count == 0:
@@ -280,11 +287,13 @@ def draw(
         change = (str(path), mutant.before, mutant.after)
         if mutant.before == mutant.after or change in equivalents:
             continue
-        tests = sorted(set(reached[path][line]))
-        if len(tests) > most:
-            tests = rng.sample(tests, most)
+        # A test that is named like the module, or that reaches little else, is about this line.
+        tests = sorted(
+            set(reached[path][line]),
+            key=lambda test: (f"test_{path.stem}" not in test, breadths[test], test),
+        )
         count -= 1
-        yield mutant, tests
+        yield mutant, tests[:most]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from metis.canonical.errors import CatalogDataError, UnpricedModelError
+from metis.canonical.errors import CatalogDataError, Problem, UnpricedModelError
 from metis.catalog import (
     LongContext,
     ModelPrices,
@@ -15,6 +15,7 @@ from metis.catalog import (
     Tariff,
     read_price_table,
 )
+from metis.catalog.currency import read_currencies
 
 PLAIN = {"input_per_mtok_usd": 3, "output_per_mtok_usd": 15}
 
@@ -250,3 +251,9 @@ def test_an_overlay_replaces_and_adds_models_and_names_itself() -> None:
     assert both.prices("acme:a") == base.prices("acme:a")
     assert both.prices("acme:b") == both.prices("open:c/d") == overlay.prices("open:c/d")
     assert overlay.dated_on is None
+
+
+def test_a_table_without_other_currencies_has_no_rates() -> None:
+    noted: list[Problem] = []
+    assert read_currencies(None, noted) == {}
+    assert noted == []

@@ -495,6 +495,13 @@ def test_a_rewind_goes_back_to_its_checkpoint_and_leaves_a_note() -> None:
 
 
 @pytest.mark.row("KX-10")
+def test_a_rewind_goes_to_the_first_message_that_names_its_checkpoint() -> None:
+    result = loaded(checkpoint(0), answer_line(text_part("one")), checkpoint(0), rewind(0))
+    reminder = "<system-reminder>Checkpoint 0</system-reminder>"
+    assert shown(result) == [reminder, "the file is there"]
+
+
+@pytest.mark.row("KX-10")
 def test_a_rewind_to_an_unnamed_checkpoint_hides_nothing() -> None:
     result = loaded(user_line(text_part("one")), answer_line(text_part("two")), rewind(7))
     assert shown(result) == ["one", "two", "the file is there"]

@@ -142,3 +142,13 @@ def test_a_mark_stays_behind_what_it_marked() -> None:
     strict = replace(target, unmarkable_blocks=frozenset({"document", "video"}))
     (sent,) = project([hinted], strict).messages
     assert [hint.after for hint in sent.metadata.hints] == [0]
+
+
+@pytest.mark.row("T95")
+def test_the_names_of_a_client_of_the_target_are_not_given_to_others() -> None:
+    native = MessageMetadata(origin="toy")
+    talk = numbered(
+        user("read", document("a-pdf"), document(), metadata=native),
+        user("and", document("a.pdf"), document()),
+    )
+    assert names(project(talk, TARGET)) == ["a-pdf", None, "a-pdf (2)", "document-4"]

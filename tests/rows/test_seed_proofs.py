@@ -123,6 +123,30 @@ def test_redacted_content_of_bedrock_comes_back_bit_for_bit_and_in_its_place() -
     assert body["messages"][1]["content"] == parts
 
 
+@pytest.mark.row("T44", "M-053")
+@pytest.mark.parametrize(
+    ("name", "model", "part"),
+    [
+        ("anthropic", None, {"type": "redacted_thinking", "data": "ZW5jcnlwdGVk"}),
+        (
+            "bedrock-converse",
+            "anthropic.claude-sonnet-4-6",
+            {"reasoningContent": {"redactedContent": "ZW5jcnlwdGVk"}},
+        ),
+    ],
+)
+def test_redacted_thinking_without_its_original_form_is_written_in_full(
+    name: str, model: str | None, part: dict[str, Any]
+) -> None:
+    adapter = adapters.get(name)
+    issuer = adapter.profile.issuer if name == "anthropic" else "bedrock_converse"
+    block = RedactedThinkingBlock("ZW5jcnlwdGVk", issuer=issuer)
+    talk = [user("q"), assistant(block, "so", id=ulid(2)), user("on", id=ulid(3))]
+    wire = adapter.to_wire(talk, (), AdapterOptions(model=model))
+    assert json.loads(wire.body)["messages"][1]["content"][0] == part
+    assert wire.losses == []
+
+
 @pytest.mark.row("T05", "T12")
 @pytest.mark.parametrize("foreign", ["call_a|fc_b", "call_a__thought__c2lnbmF0dXJl"])
 @pytest.mark.parametrize("name", ["anthropic", "openai-responses", "gemini", "bedrock-converse"])

@@ -31,6 +31,7 @@ from metis.events.turn_events import (
     LlmCallCompleted,
     LlmCallFailed,
     RouteDecided,
+    SessionEnded,
     ToolCompleted,
     ToolConfirmationRequested,
     ToolConfirmationResolved,
@@ -364,3 +365,16 @@ async def test_the_end_of_a_call_has_its_start_as_its_cause(url: str) -> None:
     assert getattr(called, "tool_use_id", "") == getattr(ended, "tool_use_id", None)
     # Arguments that are refused start nothing: the response that has them is the cause.
     assert by_id[str(failed.parent_event_id)].type == "llm.call_completed"
+
+
+async def test_the_end_of_a_session_is_one_event_with_its_totals(url: str) -> None:
+    heard = Heard()
+    async with serving(Fake()) as fake, Metis(url, options(fake, bus=heard.bus)) as m:
+        session = await m.session(model="sonnet")
+        await session.ask("one")
+        await session.end("abandoned")
+        await session.end()
+    (ended,) = heard.of(SessionEnded)
+    assert (ended.disposition, ended.turn_count) == ("abandoned", 1)
+    assert ended.total_cost_usd == session.cost().total_usd > 0
+    assert ended.duration_seconds >= 0

@@ -22,7 +22,7 @@ from metis.canonical.errors import (
 from metis.store import Policy, Store, repair
 from metis.store import open as open_store
 from metis.store.entries import CompactionEntry, SwapEntry
-from metis.store.records import BLOCK, read_digests
+from metis.store.records import BLOCK, damage_of_bytes, read_digests
 from metis.store.salvage import DamagedFile
 from metis.store.sqlite import SqliteTransaction
 
@@ -323,3 +323,17 @@ def test_any_bytes_are_read_without_an_error(size: int) -> None:
         kind = bytes([chance.choice((2, 10, 13, 0))])
         data = (head + kind + chance.randbytes(size))[:size]
         list(DamagedFile(data).rows())
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b'{"a":1}', None),
+        (b'{"a":"\xff"}', "body: byte 6 of 9 is not UTF-8 (0xff)"),
+        (b"{", "body: "),
+    ],
+)
+def test_damage_in_bytes_is_named_by_its_place(data: bytes, text: str | None) -> None:
+    damage = damage_of_bytes("body", data)
+    assert (damage is None) is (text is None)
+    assert damage is None or damage.startswith(text or "-")
