@@ -83,6 +83,17 @@ Pack = Callable[[bytes], bytes]
 """Makes the bytes that a target reads of what is changed: AWS frames of lines, for example."""
 
 
+Run = Callable[[bytes], None]
+
+
+class Target(NamedTuple):
+    """One function of bytes, the seeds from which inputs are made, and how they are packed."""
+
+    run: Run
+    seeds: Callable[[], list[bytes]]
+    pack: Pack | None = None
+
+
 class Mutator:
     """Makes inputs of seeds; the same seed number gives the same inputs."""
 

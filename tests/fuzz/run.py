@@ -14,11 +14,11 @@ import sys
 import time
 import traceback
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from fuzz.mutation import Mutator
+from fuzz.mutation import Mutator, Run
 from fuzz.targets import TARGETS
 from metis.canonical import MetisError
 
@@ -37,8 +37,6 @@ _BATCH = 200
 _BATCH_SECONDS = 60.0
 """CPU time after which the input that runs is a fault: its work does not end."""
 _PACKAGE = f"{Path('src') / 'metis'}"
-
-Run = Callable[[bytes], None]
 
 
 class Endless(BaseException):

@@ -5,14 +5,13 @@ A target returns, or raises a MetisError. Every other exception is a fault.
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
 from build import NOW, assistant, call, tool, user
-from fuzz.mutation import Pack
+from fuzz.mutation import Target
 from fuzz.seeds import (
     ARGUMENT_SEEDS,
     HTML_SEEDS,
@@ -26,6 +25,7 @@ from fuzz.seeds import (
     responses,
     stream_seeds,
 )
+from fuzz.session_targets import session_targets
 from metis import adapters, interchange
 from metis.adapters import Adapter
 from metis.canonical import Message, MetisError, ToolUseBlock, decode, encode
@@ -63,14 +63,6 @@ _WIDTH = 60
 _RECORD = SessionRecord(
     id="sess_42", workspace_path="/w", schema_version=1, created_at=NOW, updated_at=NOW
 )
-
-
-class Target(NamedTuple):
-    """One function of bytes, the seeds from which inputs are made, and how they are packed."""
-
-    run: Callable[[bytes], None]
-    seeds: Callable[[], list[bytes]]
-    pack: Pack | None = None
 
 
 def _check(message: Message, adapter: Adapter, size: int) -> None:
@@ -291,4 +283,4 @@ def _other_targets() -> Iterator[tuple[str, Target]]:
     yield "web-page", Target(read_page, lambda: HTML_SEEDS)
 
 
-TARGETS: dict[str, Target] = dict((*_adapter_targets(), *_other_targets()))
+TARGETS: dict[str, Target] = dict((*_adapter_targets(), *_other_targets(), *session_targets()))

@@ -9,9 +9,11 @@ from corpus import needs_corpus
 from fuzz.mutation import Mutator
 from fuzz.run import REGRESSIONS, Campaign, fault_of, growth_of
 from fuzz.seeds import PROTOCOLS, requests, responses, streams
+from fuzz.session_targets import DATABASES
 from fuzz.targets import TARGETS
 from metis import adapters, interchange
 from metis.canonical.errors import MetisError, ResponseLimitError
+from metis.interchange.registry import session_formats
 from metis.interchange.writers import WRITERS
 from metis.streaming import StreamError
 
@@ -29,6 +31,8 @@ def test_every_decoder_importer_and_writer_is_a_target() -> None:
     names = {f"{name}-{kind}" for name in PROTOCOLS for kind in ("request", "response", "stream")}
     names |= {f"import-{name}" for name in ("metis", *interchange.formats())}
     names |= {f"export-{name}" for name in (*WRITERS, *interchange.formats())}
+    names |= {f"serve-{name}{kind}" for name in PROTOCOLS for kind in ("", "-stream")}
+    names |= {f"session-{name}" for name in session_formats() if name not in DATABASES}
     assert names <= TARGETS.keys()
     spoken = {adapters.get(name).profile.protocol for name in PROTOCOLS}
     assert spoken == {adapters.get(name).profile.protocol for name in adapters.names()}

@@ -94,7 +94,11 @@ def echoed(client: Adapter, context: RequestContext, message: Message) -> Canoni
     """Return the request with which a client sends a response back as it is; None if it cannot."""
     body = _decode(client.encode_response(message, context).body)
     try:
-        return client.from_wire_request(_history_with(client.profile.protocol, body), context)
+        history = _history_with(client.profile.protocol, body)
+    except (LookupError, TypeError):
+        return None  # a response that is written as it came may have no message
+    try:
+        return client.from_wire_request(history, context)
     except MetisError:
         return None
 

@@ -24,6 +24,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.errors import MetisError
 from metis.canonical.message import Message, Role
+from metis.canonical.value import UnknownBlock
 from metis.catalog.models import is_model_id
 from metis.catalog.tables import catalog
 from metis.interchange.html import markdown_html
@@ -251,7 +252,9 @@ def _block_view(block: ContentBlock, role: Role) -> BlockView:  # noqa: PLR0911 
             text = _cut(bytes(block.raw).decode("utf-8", "replace"))
             return BlockView(kind="sealed", title=title, text=text, is_folded=True)
         case _:
-            text = _cut(msgspec.json.encode(block).decode("utf-8", "replace"))
+            is_unknown = isinstance(block, UnknownBlock)
+            raw = bytes(block.raw) if is_unknown else msgspec.json.encode(block)
+            text = _cut(raw.decode("utf-8", "replace"))
             return BlockView(kind="other", title=str(block.type), text=text, is_folded=True)
 
 

@@ -324,8 +324,13 @@ def encode_annotations(content: Sequence[ContentBlock]) -> list[Wire]:
 
 def _shifted(note: Mapping[str, Any], offset: int) -> Wire:
     page = maybe_object(note.get("url_citation"))
-    indexes = {key: page[key] + offset for key in ("start_index", "end_index") if key in page}
-    return {**note, "url_citation": {**page, **indexes}}
+    indexes = {
+        key: page[key] + offset
+        for key in ("start_index", "end_index")
+        # Some servers write a text or nothing in place of a number.
+        if type(page.get(key)) is int
+    }
+    return {**note, "url_citation": {**page, **indexes}} if indexes else {**note}
 
 
 def encode_foreign_citation(citation: Citation) -> Wire | None:
