@@ -50,28 +50,27 @@ async def choose(state: ChatState, name: str) -> None:
 
 async def _model_choices(state: ChatState) -> list[Choice]:
     """Return the models that can be used now, the current one first."""
-    models = await _usable_models(state)
-    ordered = sorted(models, key=lambda model: (model.id != state.model, not model.aliases))
-    special = [Choice("auto", "auto", "the routing rules choose")]
-    if not state.library.options.simulate:
-        special.append(Choice(SIMULATOR, SIMULATOR, "the simulator: canned replies, free"))
-    return [
-        *(
-            Choice(model.id, model.id, "current" if model.id == state.model else _detail(model))
-            for model in ordered
-        ),
-        *special,
+    is_simulated = state.library.options.simulate
+    models = [model for model in await _all_models(state) if model.is_configured]
+    models.sort(key=lambda model: not model.aliases)
+    # The simulator has models that no catalog lists, so the current one may be in no list.
+    current = [] if state.model is None else [Choice(state.model, state.model, "current")]
+    others = [
+        Choice(model.id, model.id, _detail(model, is_simulated=is_simulated))
+        for model in models
+        if model.id != state.model
     ]
+    special = [Choice(AUTO, AUTO, "the routing rules choose")]
+    if not is_simulated:
+        special.append(Choice(SIMULATOR, SIMULATOR, "the simulator: canned replies, free"))
+    return [*current, *others, *special]
 
 
-def _detail(model: ListedModel) -> str:
+def _detail(model: ListedModel, *, is_simulated: bool) -> str:
     _, aliases, window, rate_in, rate_out, *_ = model.cells(model.id)
     price = f"${rate_in} in, ${rate_out} out" if model.input_usd_per_mtok else ""
+    price = "simulated, free" if is_simulated else price
     return " · ".join(part for part in (aliases, window, price) if part)
-
-
-async def _usable_models(state: ChatState) -> list[ListedModel]:
-    return [model for model in await _all_models(state) if model.is_configured]
 
 
 async def _all_models(state: ChatState) -> list[ListedModel]:
@@ -181,7 +180,8 @@ def _show_current(state: ChatState) -> None:
     if decision is not None and decision.chosen_model == model:
         reason = f"{routing_reason(decision)}: {decision.reason}"
     window = short_count(info.capabilities.max_context_tokens)
-    state.screen.print(f"{model}{aliases}", "bold")
+    mark = " [simulated]" if state.library.options.simulate else ""
+    state.screen.print(f"{model}{aliases}{mark}", "bold")
     state.screen.print(f"{reason} · context window {window} tokens")
     if state.previous_model:
         state.screen.print(f"/model - switches back to {state.previous_model}", "dim")
