@@ -1,6 +1,7 @@
 """Exchanges of Bedrock Converse drawn from botocore's own model of the service."""
 
 import base64
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -45,14 +46,16 @@ def draw_request(seed: int) -> dict[str, Any]:
     return {key: value for key, value in drawn.items() if key != "modelId"}
 
 
-def draw_response(seed: int) -> dict[str, Any]:
+def draw_response(seed: int, drawn: Counter[Any] | None = None) -> dict[str, Any]:
     """The body of a response that the model of the service allows."""
-    return _Drawer(seed).draw(operation().output_shape)
+    return _Drawer(seed, drawn).draw(operation().output_shape)
 
 
 class _Drawer:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, drawn: Counter[Any] | None = None) -> None:
         self.chance = Random(seed)  # noqa: S311 - no secret is drawn here
+        self.drawn = drawn
+        """How often earlier draws had a member; what they had least is drawn first."""
 
     def draw(self, shape: Any, key: str = "", depth: int = 0, keeps: set[str] | None = None) -> Any:
         """Any JSON value that a shape allows."""
@@ -73,11 +76,28 @@ class _Drawer:
     def _structure(self, shape: Any, depth: int, keeps: set[str]) -> dict[str, Any]:
         members = shape.members
         if getattr(shape, "is_tagged_union", False):
-            names = [self.chance.choice(list(members))]
+            names = [self._least_drawn(shape.name, list(members))]
         else:
             needed = {*shape.required_members, *keeps}
-            names = [name for name in members if name in needed or self._also(depth)]
+            names = [
+                name for name in members if name in needed or self._also(depth, (shape.name, name))
+            ]
         return {name: self.draw(members[name], name, depth + 1) for name in names}
 
-    def _also(self, depth: int) -> bool:
-        return depth <= DEPTH and self.chance.random() < (0.3 if depth else 0.5)
+    def _least_drawn(self, shape: str, names: list[str]) -> str:
+        if self.drawn is None:
+            return self.chance.choice(names)
+        self.chance.shuffle(names)
+        counts = self.drawn
+        name = min(names, key=lambda each: counts[shape, each])
+        counts[shape, name] += 1
+        return name
+
+    def _also(self, depth: int, member: tuple[str, str]) -> bool:
+        if depth > DEPTH:
+            return False
+        is_new = self.drawn is not None and self.drawn[member] == 0
+        is_drawn = is_new or self.chance.random() < (0.3 if depth else 0.5)
+        if is_drawn and self.drawn is not None:
+            self.drawn[member] += 1
+        return is_drawn

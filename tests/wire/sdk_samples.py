@@ -5,6 +5,7 @@ import collections.abc
 import enum
 import types
 import typing
+from collections import Counter
 from datetime import datetime
 from functools import cache
 from random import Random
@@ -68,6 +69,9 @@ PLAIN: dict[Any, tuple[Any, ...]] = {
 SCHEMAS = {"input_schema", "parameters", "parameters_json_schema"}
 SCHEMA: Body = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 
+NEEDED = {"messages", "role", "candidates", "content", "parts"}
+"""What types allow to be absent, and no exchange goes without."""
+
 # What the types hold beside the wire: how the SDK itself fetched or read something.
 UNSENT = {"sdk_http_response", "automatic_function_calling_history", "parsed", "parse_response"}
 
@@ -108,9 +112,11 @@ def draw_response(protocol: str, seed: int) -> Body:
 class Drawer:
     """Draws values of a type with one source of chance."""
 
-    def __init__(self, protocol: str, seed: int) -> None:
+    def __init__(self, protocol: str, seed: int, drawn: Counter[Any] | None = None) -> None:
         self.chance = Random(seed)  # noqa: S311 - no secret is drawn here
         self.spoken = SPOKEN | {"role": ROLES.get(protocol, ("user", "assistant"))}
+        self.drawn = drawn
+        """How often earlier draws had a type or a field; what they had least is drawn first."""
 
     def draw(self, kind: Any, key: str = "", depth: int = 0) -> Any:
         """Any JSON value that the type allows."""
@@ -156,13 +162,22 @@ class Drawer:
         if depth > DEPTH:
             useful.sort(key=lambda kind: is_typeddict(kind) or get_origin(kind) is not None)
             return self.draw(useful[0], key, depth)
-        return self.draw(self.chance.choice(useful), key, depth)
+        return self.draw(self._least_drawn(useful, key), key, depth)
+
+    def _least_drawn(self, options: list[Any], key: str) -> Any:
+        if self.drawn is None:
+            return self.chance.choice(options)
+        self.chance.shuffle(options)
+        counts = self.drawn
+        option = min(options, key=lambda each: counts[key, repr(each)])
+        counts[key, repr(option)] += 1
+        return option
 
     def _typed_dict(self, kind: Any, depth: int) -> dict[str, Any]:
         hints = get_type_hints(kind, include_extras=True)
         drawn: dict[str, Any] = {}
         for name, inner in hints.items():
-            if _is_required(kind, inner) or self._also(depth):
+            if _is_required(kind, inner) or self._also(depth, (kind.__name__, name)):
                 drawn[name] = self.draw(inner, name, depth + 1)
         return drawn
 
@@ -175,7 +190,8 @@ class Drawer:
             if kind.__name__ == "FunctionDeclaration" and name == "parameters":
                 drawn["parameters"] = {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}}
                 continue
-            if field.is_required() or name in ("messages", "role") or self._also(depth):
+            needed = field.is_required() or name in NEEDED
+            if needed or self._also(depth, (kind.__name__, name)):
                 drawn[field.alias or name] = self.draw(field.annotation, name, depth + 1)
         return drawn
 
@@ -184,10 +200,16 @@ class Drawer:
         if kind.__name__ != "Part":
             return set()
         contents = set(kind.model_fields) - {"thought", "thought_signature", "video_metadata"}
-        return contents - {self.chance.choice(sorted(contents))}
+        return contents - {self._least_drawn(sorted(contents), "part")}
 
-    def _also(self, depth: int) -> bool:
-        return depth <= DEPTH and self.chance.random() < (0.35 if depth else 0.5)
+    def _also(self, depth: int, field: tuple[str, str]) -> bool:
+        if depth > DEPTH:
+            return False
+        is_new = self.drawn is not None and self.drawn[field] == 0
+        is_drawn = is_new or self.chance.random() < (0.35 if depth else 0.5)
+        if is_drawn and self.drawn is not None:
+            self.drawn[field] += 1
+        return is_drawn
 
 
 def _is_required(kind: Any, hint: Any) -> bool:

@@ -243,7 +243,7 @@ def test_no_client_reads_a_call_that_was_cut_off_as_a_whole_one(name: str) -> No
     """Calls of every provider, cut off in the middle, for clients of one."""
     client = adapters.get(name)
     faults = (
-        (each.id, list(broken_call_faults(client, CONTEXT, each.message)))
+        (each.id, list(broken_call_faults(each.adapter, client, CONTEXT, each.message)))
         for recordings in RECORDINGS.values()
         for each in responses(recordings)
         if each.message is not None

@@ -178,7 +178,7 @@ def replayed_events(
     end = events[-1] if events else None
     if not isinstance(end, MessageComplete):
         return None
-    if end.message.content_digest() != message.content_digest():
+    if _comparable(end.message) != _comparable(message):
         return None
     calls = [
         [block.id for block in each.content if type(block) is ToolUseBlock]
@@ -188,6 +188,18 @@ def replayed_events(
     return [_with_ids_of(event, message, ours) for event in events]
 
 
+def _comparable(message: Message) -> str:
+    """Return a digest of the content, without the words in which errors of calls are described."""
+    content = tuple(
+        replace(block, invalid=replace(block.invalid, error=""))
+        if type(block) is ToolUseBlock and block.invalid is not None
+        else block
+        for block in message.content
+    )
+    same = are_identical(content, message.content)
+    return (message if same else replace(message, content=content)).content_digest()
+
+
 def _with_ids_of(event: StreamEvent, message: Message, ours: Mapping[str, str]) -> StreamEvent:
     match event:
         case ToolUseStart() | ToolUseInputDelta() | ToolUseEnd():
@@ -195,6 +207,8 @@ def _with_ids_of(event: StreamEvent, message: Message, ours: Mapping[str, str]) 
             return replace(event, message_id=message.id, tool_use_id=call)
         case MessageComplete():
             return replace(event, message_id=message.id, message=message)
+        case MessageStart():
+            return replace(event, message_id=message.id, model=message.metadata.model)
         case UsageUpdate():
             return replace(event, message_id=message.id, usage=message.metadata.usage)
         case _:

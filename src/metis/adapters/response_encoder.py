@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from metis.adapters.codecs import CODECS
 from metis.adapters.hosts import find_profile
 from metis.adapters.profile import Profile
-from metis.adapters.response_losses import unread_keys, unread_metadata
+from metis.adapters.response_losses import can_state, unread_keys, unread_metadata
 from metis.adapters.seals import Face, sealed_record
 from metis.canonical.blocks import (
     ArtifactBlock,
@@ -46,7 +46,7 @@ from metis.streaming import (
 from metis.wire.call import RequestContext
 from metis.wire.codec import StreamEncoder
 from metis.wire.errors import NOT_FOUND
-from metis.wire.original_form import has_foreign_form, without_original_form
+from metis.wire.original_form import has_foreign_form, original_form_of, without_original_form
 from metis.wire.seals import value_of
 
 log = logging.getLogger("metis.adapters")
@@ -69,7 +69,7 @@ def response_for_client(
         profile, provider, face, session_id=message.session_id, message_id=message.id
     )
     message = response.in_form(message)
-    if _is_plain(message.content):
+    if _is_plain(message.content) or response.is_unchanged(message):
         return message, response.losses
     content = tuple(response.blocks(response.sealed(message.content)))
     return _with_content(message, content), response.losses
@@ -143,6 +143,14 @@ class _Response:
             self._lose("metadata", path, reason, Change.ALTERED)
         return without_original_form(message) if is_foreign else message
 
+    def is_unchanged(self, message: Message) -> bool:
+        """Whether a response of the client's provider is written as it came, block by block.
+
+        So the provider's own client reads a call whose arguments are JSON, but no object.
+        """
+        digest = original_form_of(message, self._profile.protocol).get("digest")
+        return self._is_own and digest is not None and digest == message.content_digest()
+
     def sealed(self, content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
         """Return content in which seals of other issuers are in envelopes.
 
@@ -208,10 +216,7 @@ class _Response:
             return True
         if type(block) is RedactedThinkingBlock:
             return codec.has_sealed_thinking
-        if type(block) is not ArtifactBlock or not codec.has_generated_images:
-            return False
-        types = codec.generated_media_types
-        return types is None or block.media_type in types
+        return type(block) is ArtifactBlock and can_state(self._profile.protocol, block)
 
     def text(self, block: TextBlock, path: str) -> TextBlock:
         """Return a text with the citations that the protocol can express; others are lost."""

@@ -1,18 +1,18 @@
 """What a response says that clients of another protocol do not read: keys, counts, stop reasons.
 
 Keys that the canonical form has a field for are listed for each protocol; every other key of a
-response is a loss. Whether a protocol can state a count or a stop reason is not listed but tried
-out: a response with it is written and read again, once per process.
+response is a loss. Whether a protocol can state a count, a stop reason or a generated file is not
+listed but tried out: a response with it is written and read again, once per process.
 """
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
 from metis.adapters.codecs import CODECS
-from metis.canonical.blocks import TextBlock, ToolUseBlock
+from metis.canonical.blocks import ArtifactBlock, MediaSource, TextBlock, ToolUseBlock
 from metis.canonical.errors import MetisError
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
@@ -76,6 +76,7 @@ _MAPPED_KEYS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
             {
                 "input_tokens",
                 "output_tokens",
+                "output_tokens_details",
                 "cache_creation_input_tokens",
                 "cache_read_input_tokens",
                 "cache_creation",
@@ -83,6 +84,7 @@ _MAPPED_KEYS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
                 "server_tool_use",
             }
         ),
+        "usage.output_tokens_details": frozenset({"thinking_tokens"}),
     },
     "bedrock_converse": {
         "": frozenset({"output", "stopReason", "usage", "serviceTier"}),
@@ -115,6 +117,10 @@ _MAPPED_KEYS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
         "": frozenset({"id", "object", "created", "model", "choices", "usage", "service_tier"}),
         "choices": frozenset({"index", "message", "finish_reason"}),
         "usage": _CHAT_USAGE,
+        "usage.prompt_tokens_details": frozenset(
+            {"cached_tokens", "cache_write_tokens", "cache_creation_tokens"}
+        ),
+        "usage.completion_tokens_details": frozenset({"reasoning_tokens"}),
     },
     "openai_responses": {
         "": _RESPONSES_KEYS,
@@ -124,9 +130,18 @@ _MAPPED_KEYS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
                 "output_tokens_details",
             }
         ),
+        "usage.input_tokens_details": frozenset({"cached_tokens", "cache_write_tokens"}),
+        "usage.output_tokens_details": frozenset({"reasoning_tokens"}),
     },
 }
-"""The keys of responses that blocks and metadata stand for, by the object that holds them."""
+"""The keys of responses that blocks and metadata stand for, by the path of their object.
+
+`tests/wire/test_sdk_answers.py` compares it with what the codecs read of every field that the
+official SDKs have types for.
+"""
+
+
+_TIER_KEYS = frozenset({"service_tier", "serviceTier"})
 
 
 def unread_keys(message: Message, protocol: str | None) -> Iterator[UnreadKey]:
@@ -138,31 +153,36 @@ def unread_keys(message: Message, protocol: str | None) -> Iterator[UnreadKey]:
         for path in CODECS[source].unmapped_paths(message):
             yield UnreadKey(path, reason)
         body = maybe_object(maybe_object(form).get("response"))
+        if message.metadata.usage is None:
+            # The usage would have the tier; streams of Chat Completions state it without one.
+            for key in _TIER_KEYS & body.keys():
+                if is_meaningful(key, body[key]):
+                    yield UnreadKey(f"$.{key}", reason)
         for path in _unmapped(body, _MAPPED_KEYS[source]):
             yield UnreadKey(path, reason)
 
 
-def _unmapped(body: Mapping[str, Any], mapped: Mapping[str, frozenset[str]]) -> Iterator[str]:
-    top = mapped[""]
+def _unmapped(
+    body: Mapping[str, Any], mapped: Mapping[str, frozenset[str]], name: str = "", path: str = "$"
+) -> Iterator[str]:
+    """Yield the paths of keys that are not mapped in an object, and in those within it."""
+    names = mapped[name]
     for key, value in body.items():
-        name = key if key in top else _camel_if(key, top)
-        if name not in top:
+        mapped_key = key if key in names else _camel_if(key, names)
+        if mapped_key not in names:
             if is_meaningful(key, value):
-                yield f"$.{key}"
+                yield f"{path}.{key}"
             continue
-        if name not in mapped:
+        inner = f"{name}.{mapped_key}" if name else mapped_key
+        if inner not in mapped:
             continue
-        listed = maybe_list(value) if isinstance(value, list) else None
-        for index, item in enumerate([value] if listed is None else listed):
-            path = f"$.{key}" if listed is None else f"$.{key}[{index}]"
-            if index:
-                yield path  # an alternative to the first, which is the answer
-                continue
-            names = mapped[name]
-            for inner, part in maybe_object(item).items():
-                is_mapped = inner in names or _camel_if(inner, names) in names
-                if not is_mapped and is_meaningful(inner, part):
-                    yield f"{path}.{inner}"
+        if not isinstance(value, list):
+            yield from _unmapped(maybe_object(value), mapped, inner, f"{path}.{key}")
+            continue
+        first, *others = maybe_list(value) or [None]
+        yield from _unmapped(maybe_object(first), mapped, inner, f"{path}.{key}[0]")
+        for index in range(1, len(others) + 1):
+            yield f"{path}.{key}[{index}]"  # an alternative to the first, which is the answer
 
 
 def _camel_if(key: str, names: frozenset[str]) -> str:
@@ -237,7 +257,35 @@ def stated_reason(protocol: str, reason: StopReason, *, has_calls: bool) -> Stop
     return None if read is None else read.metadata.stop_reason
 
 
-def _response(content: tuple[TextBlock | ToolUseBlock, ...], metadata: MessageMetadata) -> Message:
+_PIXEL: Final = "iVBORw0KGgoAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+_MAX_FILE_KINDS = 256
+"""For how many kinds of files it is noted who can state them: media types come from providers."""
+
+
+def can_state(protocol: str, block: ArtifactBlock) -> bool:
+    """Whether responses of a protocol can hold a generated file of this kind."""
+    source = block.source
+    place = source.data[: source.data.find("://") + 3] if source.kind == "url" else ""
+    return _states_file(protocol, source.kind, block.media_type, place)
+
+
+@lru_cache(_MAX_FILE_KINDS)
+def _states_file(protocol: str, kind: Any, media_type: str, place: str) -> bool:
+    data = f"{place}host/file" if place else _PIXEL
+    file = ArtifactBlock(MediaSource(kind, data, protocol), media_type, id="file_1")
+    read = _read_again(protocol, _response((TextBlock("x"), file), MessageMetadata()))
+    family = media_type.partition("/")[0]
+    return read is not None and any(
+        type(block) is ArtifactBlock
+        and block.source.data == data
+        and block.media_type.partition("/")[0] == family
+        for block in read.content
+    )
+
+
+def _response(
+    content: tuple[ArtifactBlock | TextBlock | ToolUseBlock, ...], metadata: MessageMetadata
+) -> Message:
     return Message(
         id="0" * 26,
         session_id="s",

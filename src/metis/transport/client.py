@@ -38,7 +38,6 @@ from metis.streaming import (
     ThinkingDelta,
     ToolUseStart,
 )
-from metis.streaming.events import events_of_message
 from metis.transport.concealment import hide_key, safe_text
 from metis.transport.keys import Keys
 from metis.transport.response import (
@@ -303,7 +302,7 @@ class Transport:
                         if not is_whole:
                             raise await cut_error(adapter, body, context)
                         message = await _decode(adapter, body, context, response)
-                        for event in events_of_message(message):
+                        for event in adapter.response_events(message, context):
                             yield event
                         return
                     has_begun = has_begun or not chunk.isspace()

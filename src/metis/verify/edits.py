@@ -1,21 +1,27 @@
 """The law of edits: to change one block of a message leaves its neighbours as they came.
 
 A message that came from a provider, or its client, goes back with every key, also after one of its
-blocks was changed, removed or another was added. Requests are compared by their smallest parts: the
-parts of messages, calls, items. One part may differ, that of the block; others only with a loss.
+blocks was changed, removed or another was added. Requests are compared leaf by leaf: each key with
+its value, of texts each character, because protocols join and divide texts.
+
+The leaves of a block are those that a request loses if the block is removed. So no other edit may
+lose more than the leaves of the block that it changes, and no leaf can belong to two blocks: the
+removal of one would have taken a key of the other along. What is missing beyond that has a loss
+that names the key, or the block which has it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from metis.adapters import Adapter, AdapterOptions, WireRequest
+from metis.adapters import Adapter, AdapterOptions, Loss, WireRequest
 from metis.canonical.blocks import (
     ContentBlock,
-    RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -24,21 +30,25 @@ from metis.canonical.blocks import (
 from metis.canonical.errors import MetisError
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
-from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.json_access import maybe_object
 from metis.wire.original_form import write_sorted
 
 _HISTORY_KEYS = ("messages", "contents", "input", "system", "systemInstruction", "instructions")
-_MARK_KEYS = frozenset({"cache_control", "prompt_cache_breakpoint"})
+_MARK_KEYS = frozenset({"cache_control", "cachePoint", "prompt_cache_breakpoint"})
 """Cache marks are hints beside the content, whose places are the caller's choice."""
-_THINKING_KEYS = frozenset({"reasoning", "reasoning_content", "thinking"})
-"""Keys in which Chat Completions and Ollama repeat the text of thinking."""
-_MESSAGE_KEYS = frozenset({"role", "content", "parts"})
+_FRAME_KEYS = frozenset({"role"})
+"""Keys of the messages around parts, which are joined and divided as their neighbours change."""
+_TEXT_TYPES = frozenset({"text", "input_text", "output_text", "message"})
+_TEXT_KEYS = frozenset({"content", "text", "thinking", "reasoning", "reasoning_content"})
+"""Keys of texts that a protocol may hold as one string, or in parts."""
 _decode = msgspec.json.Decoder().decode
-_CALL_PARTS = 3
-"""The parts of a call and its result; that of Chat Completions has its id as a key."""
 _ADDED = TextBlock("added to this message")
+_CHANGE, _REMOVAL, _ADDITION = "a change", "the removal", "an addition"
+_BLOCK_PATH = re.compile(r"\$\.content\[(\d+)\]")
 
-Part = tuple[str, bytes]
+Leaf = tuple[str, bytes | str]
+"""A key with its value, or a character of a text."""
+Leaves = Counter[Leaf]
 
 
 def edit_faults(
@@ -48,46 +58,120 @@ def edit_faults(
     options: AdapterOptions | None = None,
     places: range | None = None,
 ) -> Iterator[str]:
-    """Yield which parts of a history a provider does not get back after one edit.
+    """Yield which keys of a history a provider does not get back after one edit.
 
     `places` are the messages to edit, by default all of them.
     """
+    options = options or AdapterOptions()
     try:
-        before = adapter.preview(history, tools, options or AdapterOptions())
+        before = adapter.preview(history, tools, options)
     except MetisError:
         return
-    parts = parts_of(before)
+    leaves = leaves_of(before)
     for place in places or range(len(history)):
         message = history[place]
-        for name, block, content in edits(message):
+        done: list[_Edit] = []
+        for name, index, content in edits(message):
             edited = [*history]
             edited[place] = replace(message, content=content)
             try:
-                after = adapter.preview(edited, tools, options or AdapterOptions())
+                after = adapter.preview(edited, tools, options)
             except MetisError as error:
-                yield f"{name} of message {place}: {error}"
+                yield f"{name} of block {index} of message {place}: {error}"
                 continue
-            allowed = _own_parts(name, block) + max(0, len(after.losses) - len(before.losses))
-            missing = [part for part in _missing(parts, after) if not _is_of_thinking(part, block)]
-            if len(missing) > allowed:
-                key, value = missing[-1]
-                yield f"{name} of message {place}: {key} {value[:80].decode(errors='replace')}"
+            losses = _new_losses(before.losses, after.losses, message.id)
+            done.append(_Edit(name, index, leaves - leaves_of(after), losses))
+        faults = _faults(done, leaves, message.id)
+        yield from (f"message {place}: {fault}" for fault in faults)
 
 
-def edits(message: Message) -> Iterator[tuple[str, ContentBlock | None, tuple[ContentBlock, ...]]]:
-    """Yield every edit of one block: its name, the block, and the content after it."""
+class _Edit(Struct, frozen=True):
+    """One edit of a message, and what the request lacks after it."""
+
+    name: str
+    index: int
+    missing: Leaves
+    losses: list[Loss]
+
+    def lost_blocks(self, message_id: str) -> Iterator[int]:
+        """Yield the indexes, before the edit, of blocks that a loss says are gone or changed."""
+        for loss in self.losses:
+            match = _BLOCK_PATH.match(loss.path)
+            if loss.message_id != message_id or match is None:
+                continue
+            index = int(match[1])
+            if self.name == _REMOVAL and index >= self.index:
+                index += 1
+            elif self.name == _ADDITION and index > self.index:
+                index -= 1
+            yield index
+
+
+def _faults(done: Sequence[_Edit], leaves: Leaves, message_id: str) -> Iterator[str]:
+    """Yield the edits that lose more than the leaves of their block, with a key."""
+    leaves_of_block = {edit.index: edit.missing for edit in done if edit.name == _REMOVAL}
+    for edit in done:
+        if edit.name == _REMOVAL:
+            continue
+        # The only block of a message cannot be removed; what an addition loses, it has not.
+        allowed: Leaves = Counter()
+        if edit.name == _CHANGE:
+            allowed.update(leaves_of_block.get(edit.index, edit.missing))
+        for index in edit.lost_blocks(message_id):
+            allowed.update(leaves_of_block.get(index, {}))
+        for fault in _unnamed(edit.missing - allowed, edit.losses, message_id):
+            yield f"{fault} after {edit.name} of block {edit.index}"
+    total: Leaves = Counter(leaves)
+    losses: list[Loss] = []
+    for edit in done:
+        if edit.name == _REMOVAL:
+            losses += edit.losses
+            total.subtract(edit.missing)
+            for index in edit.lost_blocks(message_id):
+                total.update(leaves_of_block.get(index, {}))
+    shared = Leaves({leaf: -count for leaf, count in total.items() if count < 0})
+    for fault in _unnamed(shared, losses, message_id):
+        yield f"{fault} after the removals of two blocks"
+
+
+def _unnamed(leaves: Leaves, losses: Sequence[Loss], message_id: str) -> Iterator[str]:
+    """Yield the leaves of which no loss has the key; those of another message are its losses."""
+    if not leaves or any(loss.message_id != message_id for loss in losses):
+        return
+    names = {loss.path.rpartition(".")[2] for loss in losses}
+    keys: dict[str, list[str]] = {}
+    for key, value in leaves.elements():
+        text = value if isinstance(value, str) else value.decode(errors="replace")
+        keys.setdefault(key, []).append(text)
+    for key, values in keys.items():
+        if key not in names:
+            yield f"{key} {''.join(values)[:80]} is missing"
+
+
+def _new_losses(before: Sequence[Loss], after: Sequence[Loss], message_id: str) -> list[Loss]:
+    """Return the losses of the edited message, whose blocks have moved, and new ones of others."""
+    earlier = {(loss.message_id, loss.path, loss.reason) for loss in before}
+    return [
+        loss
+        for loss in after
+        if loss.message_id == message_id or (loss.message_id, loss.path, loss.reason) not in earlier
+    ]
+
+
+def edits(message: Message) -> Iterator[tuple[str, int, tuple[ContentBlock, ...]]]:
+    """Yield every edit of one block: its name, the index, and the content after it."""
     content = message.content
     for index, block in enumerate(content):
         before, after = content[:index], content[index + 1 :]
         changed = _changed(block)
         if changed is not None:
-            yield f"a change of block {index}", block, (*before, changed, *after)
+            yield _CHANGE, index, (*before, changed, *after)
         if len(content) > 1:
-            yield f"the removal of block {index}", block, (*before, *after)
+            yield _REMOVAL, index, (*before, *after)
         if message.role is not Role.TOOL:
-            yield f"an addition before block {index}", None, (*before, _ADDED, block, *after)
+            yield _ADDITION, index, (*before, _ADDED, block, *after)
     if message.role is not Role.TOOL:
-        yield "an addition at the end", None, (*content, _ADDED)
+        yield _ADDITION, len(content), (*content, _ADDED)
 
 
 def _changed(block: ContentBlock) -> ContentBlock | None:
@@ -104,73 +188,25 @@ def _changed(block: ContentBlock) -> ContentBlock | None:
             return None
 
 
-def _own_parts(name: str, block: ContentBlock | None) -> int:
-    """Return how many parts may differ: a call that is removed takes its result along."""
-    if block is None:
-        return 0
-    is_removed = type(block) is ToolUseBlock and name.startswith("the removal")
-    return _CALL_PARTS if is_removed else 1
-
-
-def _is_of_thinking(part: Part, block: ContentBlock | None) -> bool:
-    is_thinking = isinstance(block, ThinkingBlock | RedactedThinkingBlock)
-    return is_thinking and part[0] in _THINKING_KEYS
-
-
-def _missing(parts: Counter[Part], after: WireRequest) -> list[Part]:
-    """Return the parts that a request no longer has; a text may be a string or a part."""
-    text = after.body
-    missing = parts - parts_of(after)
-    return [
-        part
-        for part in missing.elements()
-        if part[0] != "text" or msgspec.json.encode(part[1].decode())[1:-1] not in text
-    ]
-
-
-def parts_of(request: WireRequest) -> Counter[Part]:
-    """Return the smallest parts of a request's history, each with its key."""
+def leaves_of(request: WireRequest) -> Leaves:
+    """Return the leaves of a request's history: each key with its value, texts by character."""
     body = maybe_object(_decode(request.body))
-    parts: Counter[Part] = Counter()
+    leaves: Leaves = Counter()
     for key in _HISTORY_KEYS:
-        value = body.get(key)
-        for item in cast("list[Any]", value) if isinstance(value, list) else [value]:
-            parts.update(_parts_of_item(item))
-    return parts
+        _add_leaves(leaves, "content", body.get(key))
+    return leaves
 
 
-def _parts_of_item(item: Any) -> Iterator[Part]:
-    if isinstance(item, str):
-        yield "text", item.encode(errors="surrogatepass")
-        return
-    wire = maybe_object(item)
-    kind = wire.get("type")
-    is_message = kind in (None, "message") and not wire.keys().isdisjoint(_MESSAGE_KEYS)
-    if kind == "message" and isinstance(wire.get("content"), list):
-        # Its keys belong to each of its parts, which OpenAI Responses sends one by one.
-        keys = {key: value for key, value in wire.items() if key != "content"}
-        for part in maybe_list(wire["content"]):
-            yield "part", write_sorted([_without_marks(part), keys])
-    elif is_message:
-        for key, value in wire.items():
-            yield from _parts_of_key(key, value)
-    elif wire:
-        yield "item", write_sorted(_without_marks(wire))
-
-
-def _parts_of_key(key: str, value: Any) -> Iterator[Part]:
-    if isinstance(value, list):
-        for part in maybe_list(value):
-            if {*maybe_object(part)} != {"cachePoint"}:
-                yield "part", write_sorted(_without_marks(part))
-    elif key == "content" and isinstance(value, str):
-        yield "text", value.encode(errors="surrogatepass")
-    elif key not in ("role", "content"):
-        yield key, write_sorted(value)
-
-
-def _without_marks(part: Any) -> Any:
-    wire: Wire = maybe_object(part)
-    if not wire:
-        return part
-    return {key: value for key, value in wire.items() if key not in _MARK_KEYS}
+def _add_leaves(leaves: Leaves, key: str, value: Any) -> None:
+    if isinstance(value, dict):
+        wire = cast("dict[str, Any]", value)
+        for name, inner in wire.items():
+            if name not in _MARK_KEYS and name not in _FRAME_KEYS:
+                _add_leaves(leaves, name, inner)
+    elif isinstance(value, list):
+        for inner in cast("list[Any]", value):
+            _add_leaves(leaves, key, inner)
+    elif isinstance(value, str) and key in _TEXT_KEYS:
+        leaves.update(("text", character) for character in value if not character.isspace())
+    elif value is not None and not (key == "type" and value in _TEXT_TYPES):
+        leaves[key, write_sorted(value)] += 1

@@ -27,7 +27,6 @@ from metis.verify.served import (
     written_stream_faults,
 )
 from metis.verify.stable import stable_faults
-from metis.wire.original_form import response_events
 
 _SMALL_BYTES = 1 << 16
 """Streams up to this size are cut at every byte; longer ones in pieces, to save time."""
@@ -164,7 +163,7 @@ def _check_response(
         again = _decode(adapter.to_wire_response(stored, context))
         faults = _first_few(differences(_decode(body), again))
         findings.verdicts.append(Verdict(Law.RESPONSE, faults))
-        events = response_events(findings.response)
+        events = adapter.response_events(findings.response, context)
         _check_served(findings, adapter, findings.response, events, context)
     elif stream is not None:
         _check_stream(stream, adapter, context, findings)
@@ -220,7 +219,9 @@ def _check_served(
     findings.verdicts.append(Verdict(Law.SERVED, _first_few(served)))
     if any(type(block) is ToolUseBlock for block in message.content):
         broken = (
-            fault for client in clients for fault in broken_call_faults(client, context, message)
+            fault
+            for client in clients
+            for fault in broken_call_faults(adapter, client, context, message)
         )
         findings.verdicts.append(Verdict(Law.BROKEN_CALLS, _first_few(broken)))
     edited = edit_faults(adapter, conversation_with([message]), places=range(1, 2))

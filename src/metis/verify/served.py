@@ -21,7 +21,7 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
 from metis.streaming import MessageComplete, MessageStart, StreamError, StreamEvent
 from metis.verify.json_differences import differences
-from metis.wire.original_form import provider_tool_ids, response_events, write_sorted
+from metis.wire.original_form import provider_tool_ids, write_sorted
 
 _METADATA = ("stop_reason", "usage", "response_id", "model", "status")
 _COUNTS = (
@@ -219,14 +219,17 @@ def _summary(message: Message) -> dict[str, object]:
 
 
 def broken_call_faults(
-    adapter: Adapter, context: RequestContext, message: Message
+    provider: Adapter, adapter: Adapter, context: RequestContext, message: Message
 ) -> Iterator[str]:
-    """Yield how a client would read calls of a response as whole if they were cut off."""
+    """Yield how a client would read calls of a provider's response as whole if they were cut off.
+
+    `adapter` is that of the client.
+    """
     cut = cut_off(message)
     try:
         plain = adapter.encode_response(cut, context)
         read = adapter.from_wire_response(plain.body, context)
-        data, losses = write_stream(adapter, context, tuple(response_events(cut)))
+        data, losses = write_stream(adapter, context, provider.response_events(cut, context))
         end = read_stream(adapter, context, data)[-1]
     except MetisError as error:
         yield f"to {adapter.name}: {error}"

@@ -129,10 +129,6 @@ class Codec(Struct, frozen=True, kw_only=True):
     """Whether a response has a field for seals, which the client sends back."""
     joins_blocks: bool = False
     """Whether a message has one text and one list of calls, so that thinking has no place."""
-    has_generated_images: bool = False
-    """Whether a response may hold images that the model generated."""
     broken_calls: Literal["all", "stream", "native", "none"] = "none"
     """Which responses can hold a call whose arguments are no JSON object: all, streams only, those
     that came from the same provider, or none."""
-    generated_media_types: frozenset[str] | None = None
-    """The media types of generated media in a response, where not all are allowed."""

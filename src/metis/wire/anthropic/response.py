@@ -178,7 +178,10 @@ def _decode_extra_usage(counts: Wire) -> dict[str, Any]:
     total = maybe_count(counts.get("cache_creation_input_tokens")) or 0
     one_hour = maybe_count(by_duration.get("ephemeral_1h_input_tokens")) or 0
     requests = counts.get("server_tool_use")
+    details = maybe_object(counts.get("output_tokens_details"))
+    output = maybe_count(counts.get("output_tokens")) or 0
     return {
+        "reasoning_output_tokens": min(maybe_count(details.get("thinking_tokens")) or 0, output),
         "cached_input_tokens": maybe_count(counts.get("cache_read_input_tokens")) or 0,
         "cache_creation_input_tokens": total,
         # Tokens that are cached for an hour are part of the total, at a higher price.
@@ -246,9 +249,17 @@ def encode_usage(usage: Usage | None) -> Wire:
     """Encode a usage; the protocol cannot state that it is unknown, so that becomes zero."""
     if usage is None:
         return {"input_tokens": 0, "output_tokens": 0}
-    return {
+    wire: Wire = {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cache_creation_input_tokens": usage.cache_creation_input_tokens,
         "cache_read_input_tokens": usage.cached_input_tokens,
     }
+    if usage.reasoning_output_tokens:
+        wire["output_tokens_details"] = {"thinking_tokens": usage.reasoning_output_tokens}
+    if one_hour := usage.cache_creation_1h_input_tokens:
+        wire["cache_creation"] = {
+            "ephemeral_5m_input_tokens": usage.cache_creation_input_tokens - one_hour,
+            "ephemeral_1h_input_tokens": one_hour,
+        }
+    return wire

@@ -2,7 +2,7 @@
 
 from metis.wire.bedrock_converse.blocks import PROTOCOL, cache_marks, unmapped_keys
 from metis.wire.bedrock_converse.fast import FastConverseHistoryEncoder, FastConverseStreamDecoder
-from metis.wire.bedrock_converse.media import MEDIA_TYPES, encode_foreign_citation
+from metis.wire.bedrock_converse.media import encode_foreign_citation
 from metis.wire.bedrock_converse.options import (
     OUTPUT_FORMAT,
     REASONING,
@@ -44,7 +44,5 @@ CODEC = Codec(
     stream_citations="last",
     cache_marks=cache_marks,
     has_sealed_thinking=True,
-    has_generated_images=True,
-    generated_media_types=MEDIA_TYPES,
 )
 """Bedrock Converse, both directions."""

@@ -70,8 +70,6 @@ _FORMATS: Mapping[str, str] = {
     for table in (_IMAGES, _DOCUMENTS, _VIDEOS, _AUDIO)
     for name, media_type in table.items()
 }
-MEDIA_TYPES = frozenset(_FORMATS)
-"""All media types that the protocol has a format for."""
 _UNNAMED = "document"
 """The name of a document without one, because the API requires it."""
 

@@ -334,9 +334,10 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             end = ToolUseEnd(self._message_id, block.index, block.tool_use_id, arguments, invalid)
             events.append(end)
             return
-        decoded = decode_block(block.to_wire(), is_response=True)
+        wire = block.to_wire()
+        decoded = decode_block(wire, is_response=True)
         if not isinstance(decoded, TextBlock | ThinkingBlock | ToolUseBlock):
-            events.append(BlockAdded(self._message_id, block.index, decoded))
+            events.append(BlockAdded(self._message_id, block.index, decoded, wire))
 
     def _on_message_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
         self._begin_response(events)

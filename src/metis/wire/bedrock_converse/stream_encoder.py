@@ -83,7 +83,9 @@ class ConverseStreamEncoder(BlockStreamEncoder):
 
     def _block(self, event: BlockAdded) -> bytes:
         start = self._open_block(event, {})
-        encoded = self._encode_block(event.content_block_index, _encode_alone(event.block))
+        original = event.original_form if self._is_native else None
+        wire = _encode_alone(event.block) if original is None else dict(original)
+        encoded = self._encode_block(event.content_block_index, wire)
         return start + encoded + self._close_block()
 
     def _encode_block(self, index: int, wire: Wire) -> bytes:

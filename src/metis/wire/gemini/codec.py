@@ -47,7 +47,6 @@ CODEC = Codec(
     tool_modes=TOOL_MODES,
     unmapped_tool_paths=unmapped_tool_paths,
     unmapped_paths=unmapped_keys,
-    has_generated_images=True,
     has_sealed_thinking=True,
 )
 """Gemini generateContent, both directions."""

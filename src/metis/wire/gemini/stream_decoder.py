@@ -310,7 +310,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         pairing = CallPairing(call_scope(self._context, self._scope))
         self._part_decoder = PartDecoder(self._provider, pairing, is_model=True)
         self._body["candidates"] = []
-        model = self._context.model or maybe_text(field(wire, "modelVersion"))
+        model = self._context.model or maybe_text(field(wire, "modelVersion")) or "unknown"
         self._begin(events, model, response_id, PROTOCOL, _without_parts(wire))
 
     def _add_candidate(self, candidate: Wire, events: list[StreamEvent]) -> None:

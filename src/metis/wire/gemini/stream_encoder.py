@@ -118,7 +118,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
             text, seal = replace(event, signature=None), replace(event, text="")
             return self._thinking(text) + self._thinking(seal)
         part: Wire = {"text": event.text, "thought": True}
-        if event.signature is not None:
+        if event.signature:
             part["thoughtSignature"] = event.signature
         if event.original_form is not None and self._is_native:
             self._open_form(event)

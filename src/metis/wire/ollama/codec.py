@@ -33,11 +33,6 @@ CODEC = Codec(
     route=route,
     unmapped_paths=unmapped_keys,
     broken_calls="native",
-    has_generated_images=True,
-    # `images` is all that a message has for media; an audio file in it is no image.
-    generated_media_types=frozenset(
-        {"image/png", "image/jpeg", "image/gif", "image/webp", "image/*"}
-    ),
     joins_blocks=True,
 )
 """Ollama's native protocol, both directions."""

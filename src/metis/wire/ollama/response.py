@@ -155,6 +155,10 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     form = original_form_of(message, PROTOCOL)
     envelope: Wire = form.get("response") or _new_envelope(message, context)
     is_foreign = "response" not in form
+    reason = message.metadata.stop_reason
+    if not is_foreign and reason is not _decode_stop_reason(envelope, message.content):
+        # A response that was cut off later must not state the end of a turn (T164).
+        envelope = {**envelope, "done_reason": encode_stop_reason(reason)}
     is_completion = context.path == GENERATE_PATH if is_foreign else form.get("is_completion")
     if is_completion:
         original: Mapping[str, Any] = form.get("completion") or {}

@@ -24,7 +24,14 @@ from metis.streaming.text_frames import NdjsonParser
 from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed, read_error
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
-from metis.wire.ollama.blocks import PROTOCOL, PendingCalls, decode_any_call, read_json, write_json
+from metis.wire.ollama.blocks import (
+    PROTOCOL,
+    PendingCalls,
+    decode_any_call,
+    decode_artifact,
+    read_json,
+    write_json,
+)
 from metis.wire.ollama.response import call_scope, decode_body, decode_error, decode_usage
 from metis.wire.response import with_status
 from metis.wire.stream_decoder import BaseStreamDecoder
@@ -52,6 +59,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         self._texts: list[str] = []
         self._thinking: list[str] = []
         self._calls: list[Any] = []
+        self._images: list[Any] = []
         self._logprobs: list[Any] = []
         self._is_completion = False
         self._open_kind: _DeltaType | None = None
@@ -119,12 +127,17 @@ class OllamaStreamDecoder(BaseStreamDecoder):
 
     def _decode_message(self, message: Wire, events: list[StreamEvent]) -> None:
         self._add_texts(message.get("thinking"), message.get("content"), events)
+        images = maybe_list(message.get("images"))
+        for image in filter(None, map(maybe_text, images)):
+            self._open_block(None)
+            events.append(BlockAdded(self._message_id, self._index, decode_artifact(image)))
+        self._images += images
         for call in maybe_list(message.get("tool_calls")):
             self._meter.add_call()
             self._calls.append(call)
             self._report_call(call, events)
         for key, value in message.items():
-            if key not in ("thinking", "content", "tool_calls"):
+            if key not in ("thinking", "content", "images", "tool_calls"):
                 self._message_keys[key] = value
 
     def _add_texts(self, thinking: Any, text: Any, events: list[StreamEvent]) -> None:
@@ -168,13 +181,14 @@ class OllamaStreamDecoder(BaseStreamDecoder):
     ) -> None:
         if not self._has_begun:
             self._body["model"] = model
-            model_id = self._context.model or (f"{self._provider}:{model}" if model else None)
+            model_id = self._context.model or f"{self._provider}:{model or 'unknown'}"
             self._begin(events, model_id, protocol=PROTOCOL, original_form=original_form)
 
     def _complete(self, events: list[StreamEvent]) -> None:
         self._add_usage(decode_usage(self._body, self._context), events)
         message = self._build_message(MessageStatus.COMPLETE)
-        for block in message.content:
+        # The image of a completion is one of its last keys.
+        for block in message.content if self._is_completion else ():
             if isinstance(block, ArtifactBlock):
                 self._open_block(None)
                 events.append(BlockAdded(self._message_id, self._index, block))
@@ -199,6 +213,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         if self._is_completion:
             body |= {"response": text, **keys}
         else:
+            keys |= {"images": list(self._images)} if self._images else {}
             keys |= {"tool_calls": list(self._calls)} if self._calls else {}
             body["message"] = {"role": "assistant", **self._message_keys, "content": text, **keys}
         return decode_body(body, self._context, message_id=self._message_id, status=status)

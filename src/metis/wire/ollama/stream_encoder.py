@@ -1,8 +1,10 @@
 """Streams of Ollama, encoded: stream events become one JSON object a line."""
 
+from metis.canonical.blocks import ArtifactBlock
 from metis.canonical.errors import ProviderError
 from metis.projection.loss import Loss
 from metis.streaming.events import (
+    BlockAdded,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -38,6 +40,7 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         self._calls: dict[str, Wire] = {}
         """The calls of which no end has come yet, as far as they are clear at their start."""
         self._written_calls = 0
+        self._written_images = 0
         self._has_thinking = self._has_text = self._follows_text = False
 
     def _message_start(self, event: MessageStart) -> bytes:
@@ -48,10 +51,12 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         envelope = {
             "created_at": timestamp(self._context),
             "model": model_name(self._context.model or event.model),
-            **{key: value for key, value in (original or {}).items() if value is not None},
         }
+        if original is not None:
+            envelope = {key: value for key, value in original.items() if value is not None}
         # Deltas differ in one value: the bytes before it are written once per stream.
-        self._before_delta = write_json(envelope)[:-1] + b',"done":false,'
+        before = write_json({**envelope, "done": False})[:-1]
+        self._before_delta = before + b","
         return b""
 
     def _text(self, event: TextDelta) -> bytes:
@@ -107,6 +112,17 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         self._written_calls += 1
         return self._line(self._delta("", {"tool_calls": [call]}))
 
+    def _block(self, event: BlockAdded) -> bytes:
+        """Encode an image in its place; a completion has one, among its last keys."""
+        block = event.block
+        if type(block) is not ArtifactBlock or self._is_completion:
+            return b""
+        if block.source.kind != "base64":
+            return b""
+        self._follows_text = False
+        self._written_images += 1
+        return self._line(self._delta("", {"images": [block.source.data]}))
+
     def _lose(self, message_id: str, index: int) -> None:
         self.losses.append(
             Loss(
@@ -129,6 +145,9 @@ class OllamaStreamEncoder(BaseStreamEncoder):
             if value is not None and not self._is_written(key)
         }
         text = maybe_text(remaining.pop("response", None) or remaining.pop("content", None)) or ""
+        images = maybe_list(message.get("images"))[self._written_images :]
+        if images and not self._is_completion:
+            remaining["images"] = images
         calls = maybe_list(message.get("tool_calls"))[self._written_calls :]
         if calls and not self._is_completion:
             remaining["tool_calls"] = calls
@@ -139,7 +158,7 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         """Whether deltas have said all of a key of the message."""
         if key in ("content", "response"):
             return self._has_text
-        return key == "tool_calls" or (key == "thinking" and self._has_thinking)
+        return key in ("images", "tool_calls") or (key == "thinking" and self._has_thinking)
 
     def _encode_failure(self, error: ProviderError) -> bytes:
         _, body = encode_error(error)

@@ -279,6 +279,8 @@ class ChatStreamDecoder(SseStreamDecoder):
         else:
             for call in maybe_list(delta.get("tool_calls")):
                 fold.call_of(maybe_object(call)).add(maybe_object(call))
+            if delta.get("function_call"):
+                fold.legacy_call().add({"function": delta["function_call"]})
 
     def _report_delta(self, delta: Wire, events: list[StreamEvent]) -> None:
         """Report a delta, in the order of the blocks that it belongs to."""

@@ -44,7 +44,6 @@ CODEC = Codec(
     broken_calls="all",
     stream_citations="all",
     has_sealed_thinking=True,
-    has_generated_images=True,
     unmapped_paths=unmapped_keys,
 )
 """OpenAI Responses, both directions."""

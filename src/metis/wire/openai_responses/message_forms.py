@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
+from metis.canonical.blocks import (
+    ArtifactBlock,
+    ContentBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
 from metis.canonical.message import Message
 from metis.wire.json_access import maybe_object
 from metis.wire.openai_responses.blocks import PROTOCOL
@@ -122,6 +129,9 @@ _ITEM_KEYS = frozenset({"arguments", "id", "input", "role", "status", "type", "w
 _CALL_KEYS = frozenset({"action", "call_id", "name", "operation"})
 """Keys of calls that the block of a call stands for."""
 
+_IMAGE_KEYS = frozenset({"output_format", "result"})
+_THINKING_KEYS = frozenset({"content", "encrypted_content", "summary"})
+
 
 def unmapped_keys(message: Message) -> Iterator[str]:
     """Yield the paths of keys that only this protocol has, and that others will not receive."""
@@ -144,4 +154,24 @@ def unmapped_keys(message: Message) -> Iterator[str]:
         call = maybe_object(calls.get(block.id)) if type(block) is ToolUseBlock else {}
         for key, value in {**maybe_object(call.get("wire")), **call}.items():
             if key not in _ITEM_KEYS | _CALL_KEYS and is_meaningful(key, value):
+                yield f"$.content[{index}].{key}"
+    yield from _unmapped_item_keys(message, form)
+
+
+def _unmapped_item_keys(message: Message, form: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of such keys of generated images and of reasoning."""
+    images, thinking = maybe_object(form.get("pictures")), maybe_object(form.get("thoughts"))
+    for index, block in enumerate(message.content):
+        if type(block) is ArtifactBlock:
+            keys = maybe_object(images.get(str(block.id)))
+            mapped = _IMAGE_KEYS
+        elif isinstance(block, ThinkingBlock | RedactedThinkingBlock):
+            stored = maybe_object(thinking.get(str(block.id)))
+            keys = maybe_object(stored.get("keys") or stored.get("wire"))
+            # Of the two texts of an item, the summary is the one that its content stands for.
+            mapped = _THINKING_KEYS - ({"summary"} if keys.get("content") else set[str]())
+        else:
+            continue
+        for key, value in keys.items():
+            if key not in _ITEM_KEYS | mapped and is_meaningful(key, value):
                 yield f"$.content[{index}].{key}"

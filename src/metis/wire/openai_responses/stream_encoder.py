@@ -119,7 +119,8 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
             model_name(model_id),
         )
         if original:
-            self._envelope |= {**original, "output": [], "status": "in_progress"}
+            # No more keys than the provider has: other hosts than OpenAI leave out empty ones.
+            self._envelope = {**original, "output": [], "status": "in_progress"}
         return self._response_event("created") + self._response_event("in_progress")
 
     def _ensure_started(self, message_id: str) -> bytes:
