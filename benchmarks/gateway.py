@@ -151,15 +151,23 @@ class Contestant(NamedTuple):
     process: "subprocess.Popen[bytes]"
 
 
+def family(pid: int) -> list[int]:
+    """Return a process and its children."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
 def processor_s(pid: int) -> float:
-    """Return the processor time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the processor time of a process and its children so far."""
+    used = 0
+    for one in family(pid):
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        used += int(fields[11]) + int(fields[12])
+    return used / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int) -> float:
-    """Return the memory that a process uses."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    """Return the memory that a process and its children use."""
+    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in family(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
@@ -228,7 +236,7 @@ def start(work: Path, data: Path, options: argparse.Namespace) -> dict[str, Cont
 
 def wait(port: int) -> None:
     """Wait until a server answers."""
-    for _ in range(900):
+    for _ in range(2400):  # LiteLLM takes minutes to start on a busy machine
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5):
                 return
@@ -245,12 +253,19 @@ def cases_of(options: argparse.Namespace) -> tuple[Case, ...]:
     return (*CASES, *more, *(LITELLM_CASES if options.litellm else ()))
 
 
-def settle(pid: int) -> None:
+def settle(contestant: Contestant, *, has_store: bool) -> None:
     """Wait until a process has done what a load left to it."""
+    url = f"http://127.0.0.1:{contestant.port}/metis/metrics"
+    request = urllib.request.Request(url, headers={"x-api-key": KEY})
     for _ in range(240):
-        before = processor_s(pid)
+        before = processor_s(contestant.process.pid)
         time.sleep(0.25)
-        if processor_s(pid) - before <= IDLE_S:
+        if has_store:
+            # A process that gets no processor looks idle; what is queued says it better.
+            with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310 - loopback
+                if json.load(reply)["queued"] == 0:
+                    return
+        elif processor_s(contestant.process.pid) - before <= IDLE_S:
             return
 
 
@@ -268,10 +283,10 @@ def measure(
             result = load(case, port, data, options.connections, seconds)
             answering = processor_s(process.pid) - before
             memory = memory_mb(process.pid)
-            settle(process.pid)
+            settle(contestants[case.contestant], has_store=case.contestant == "store")
             whole = processor_s(process.pid) - before
             count = result["requests"]
-            if number >= 0 and count:
+            if number >= 0 and count and answering:
                 rate = count / (result["dur_us"] / 1e6)
                 row = Row(rate, answering / count * 1e6, whole / count * 1e6, memory)
                 results[case.name].append(row)

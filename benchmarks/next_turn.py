@@ -3,12 +3,14 @@
 A client sends its whole history again, with one answer and one prompt more. The floor decodes the
 whole body into typed Structs of its protocol. `read` is `RequestReader.read`; `read, sent to` also
 encodes the request for a provider that got the turn before. What counts is the median of the
-ratios.
+ratios. `marks` is a client of Anthropic that marks its last two prompts for the
+cache, as Claude Code does, so that older messages come again without their marks.
 
     python benchmarks/next_turn.py [--rounds N] [--only NAME ...] [--sizes N ...]
 """
 
 import argparse
+import json
 import logging
 import platform
 import statistics
@@ -70,6 +72,36 @@ def read_and_send(turns: Turns, target: str) -> Callable[[], object]:
     return work
 
 
+def marked_turns(size: int) -> list[bytes]:
+    """The bodies of four requests of a client that moves its cache marks, one turn apart."""
+    client, definitions = adapters.get("anthropic"), tools()
+    messages: list[Message] = list(conversation(size, thinks=True))
+    bodies: list[bytes] = []
+    for _ in range(4):
+        wire = json.loads(client.to_wire(messages, definitions).body)
+        for prompt in [one for one in wire["messages"] if one["role"] == "user"][-2:]:
+            if isinstance(prompt["content"], str):
+                prompt["content"] = [{"type": "text", "text": prompt["content"]}]
+            prompt["content"][-1]["cache_control"] = {"type": "ephemeral"}
+        bodies.append(json.dumps(wire, separators=(",", ":"), ensure_ascii=False).encode())
+        messages = list(next_turn(messages, thinks=True))
+    return bodies
+
+
+def read_and_send_marked(bodies: Sequence[bytes], target: str) -> Callable[[], object]:
+    """Return the reading and encoding of the last request, after the others."""
+    client, reader = adapters.get("anthropic"), RequestReader()
+    provider = Adapter(adapters.get(target).profile)
+
+    def work(body: bytes = bodies[-1]) -> object:
+        request = reader.read(client, "tenant", body, CONTEXT)
+        return provider.preview(request.messages, request.tools)
+
+    for body in bodies[:-1]:
+        work(body)
+    return work
+
+
 def measure(
     label: str, floor: Callable[[], object], ours: Callable[[], Callable[[], object]], rounds: int
 ) -> None:
@@ -106,6 +138,18 @@ def main() -> None:
             for target in TARGETS:
                 label = f"{name} {size}, read, sent to {target}"
                 measure(label, least, lambda t=turns, g=target: read_and_send(t, g), rounds)
+            if name != "anthropic":
+                continue
+            bodies = marked_turns(size)
+            for target in TARGETS:
+                label = f"{name} {size}, marks, read, sent to {target}"
+
+                def decoded(body: bytes = bodies[-1]) -> object:
+                    return floors.read_request["anthropic"](body)
+
+                measure(
+                    label, decoded, lambda b=bodies, g=target: read_and_send_marked(b, g), rounds
+                )
 
 
 if __name__ == "__main__":
