@@ -346,6 +346,23 @@ async def test_an_echoed_key_is_concealed(
     assert_concealed(echo, "".join(failures) + caplog.text)
 
 
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "".join(f"\\u{ord(c):04x}" for c in KEY),
+        "".join(f"\\\\u{ord(c):04x}" for c in KEY),
+        "".join(f"\\\\x{ord(c):02X}" for c in KEY),
+        "".join(f"%25{ord(c):02x}" for c in KEY),
+        "".join(f"&#x{ord(c):04X};" for c in KEY),
+        "".join(f"&#{ord(c):05};" for c in KEY),
+        KEY[::-1],
+    ],
+)
+def test_a_key_with_escaped_characters_or_backwards_is_concealed(spelled: str) -> None:
+    assert without_key(f"bad key {spelled} (401)", KEY) == "bad key [key] (401)"
+    assert "[key]" in without_key(f"bad key {spelled[7:-7]}", KEY)
+
+
 def test_ordinary_words_of_an_error_are_not_concealed() -> None:
     text = "Incorrect API key provided: sk-can***cdef. Rate limit 0123456 of 100%25 reached."
     assert without_key(text, KEY) == text

@@ -15,10 +15,11 @@ MARK = "[key]"
 _MIN_PART = 8
 # Shorter parts of a composite key (`id:secret:token`) could be ordinary words of an error text.
 _MIN_SECRET_CHARACTERS = 16
-# A key is recognised however single characters of it are written.
+# A key is recognised however single characters of it are written, also escaped several times over.
+# The repetitions have bounds: without them a run of backslashes would take quadratic time.
 _CHARACTER = re.compile(
-    r"%([0-9A-Fa-f]{2})|\\u00([0-9A-Fa-f]{2})|\\x([0-9A-Fa-f]{2})|&#x([0-9A-Fa-f]{2});"
-    r"|&#(\d{2,3});|(.)",
+    r"%(?:25){0,3}([0-9A-Fa-f]{2})|\\{1,8}u00([0-9A-Fa-f]{2})|\\{1,8}x([0-9A-Fa-f]{2})"
+    r"|&#[xX]0{0,6}([0-9A-Fa-f]{2});|&#0{0,6}(\d{2,3});|(.)",
     re.DOTALL,
 )
 # An error is read by a person; what is longer is a page or an attack.
@@ -69,6 +70,7 @@ def _forms(key: str) -> Iterator[str]:
         yield secret
         if len(secret) < _MIN_PART:
             continue
+        yield secret[::-1]
         data = secret.encode()
         yield data.hex()
         yield data.hex().upper()

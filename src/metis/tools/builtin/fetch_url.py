@@ -154,7 +154,8 @@ def _parse_url(text: str) -> "URL":
 
     with suppress(ValueError):
         url = URL(text)
-        if url.scheme in ("http", "https") and url.host and url.user is None:
+        has_login = url.user is not None or url.password is not None
+        if url.scheme in ("http", "https") and url.host and not has_login:
             return url
     reason = "A URL has to be http or https, with a host and without a login."
     raise ToolFailedError(reason, ErrorClass.PERMISSION_DENIED)
