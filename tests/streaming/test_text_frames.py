@@ -192,3 +192,20 @@ def test_a_frame_is_limited_by_all_its_bytes_and_not_by_those_of_the_frames_befo
     assert fed(20 - size) == 3
     with pytest.raises(ResponseLimitError, match="20"):
         fed(20 + size)
+
+
+def fed_bytewise(parser: NdjsonParser | JsonArrayParser, data: bytes) -> list[bytes]:
+    return [each for start in range(len(data)) for each in parser.feed(data[start : start + 1])]
+
+
+def test_a_frame_of_exactly_the_limit_is_read() -> None:
+    value = b'{"a":"12345678"}'
+    # The end of a line, or of an object, does not count: the frame is complete with it.
+    most = StreamLimits(frame_bytes=len(value))
+    assert fed_bytewise(NdjsonParser(most), value + b"\n" + value + b"\n") == [value, value]
+    assert fed_bytewise(JsonArrayParser(most), b"[" + value + b"]") == [value]
+    less = StreamLimits(frame_bytes=len(value) - 2)
+    with pytest.raises(ResponseLimitError):
+        fed_bytewise(NdjsonParser(less), value + b"\n")
+    with pytest.raises(ResponseLimitError):
+        fed_bytewise(JsonArrayParser(less), b"[" + value + b"]")
