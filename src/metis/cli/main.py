@@ -169,7 +169,14 @@ def cli() -> None:
       -c, --continue        continue the last conversation in this directory
       -s, --session SESSION continue a session
       -a, --attach FILE     attach a text file, an image or a PDF
+      -f, --fragment SOURCE add a file, files (src/*.py) or a URL
+      -t, --template NAME   use a template
+      --system TEXT         system prompt of a new conversation
+      --thinking LEVEL      reasoning effort
+      --no-tools, -y        no tools; tools without confirmation
+      --schema SCHEMA       require JSON of a form
       --json                print the response as JSON
+      --no-log              store nothing
     """  # noqa: D301 - click reads the backslash
 
 
