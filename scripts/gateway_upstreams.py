@@ -76,12 +76,8 @@ def request(client: str, prompt: str, *, is_stream: bool) -> tuple[str, dict[str
             return f"/v1beta/models/m:{method}", {**body, "generationConfig": limit}
         case "ollama":
             tools = [{"type": "function", "function": function}]
-            return "/api/chat", {
-                "model": "m",
-                "messages": user,
-                "tools": tools,
-                "stream": is_stream,
-            }
+            body = {"model": "m", "messages": user, "tools": tools, "stream": is_stream}
+            return "/api/chat", {**body, "options": {"num_predict": 40}}
         case _:
             method = "converse-stream" if is_stream else "converse"
             spec = {**function, "inputSchema": {"json": SCHEMA}}
