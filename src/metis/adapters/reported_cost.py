@@ -1,10 +1,14 @@
-"""Look-up of what a host charged for a response, by the id of the response.
+"""Usage and cost that a host states outside of a response that is read whole.
 
-OpenRouter states the cost in the usage of a response only if the request asked for it, and not at
-all in a stream that was cut; its generation endpoint states it afterwards. The amount is a
-cross-check beside our cost, which is computed from the price table (A-032).
+Calls that are only passed on state their usage as OpenAI or Gemini do. What a host charged can be
+looked up by the id of a response: OpenRouter states the cost in the usage of
+a response only if the request asked for it, and not at all in a stream that was cut; its generation
+endpoint states it afterwards. The amount is a cross-check beside our cost, which is computed from
+the price table (A-032).
 """
 
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -13,9 +17,12 @@ from msgspec.structs import replace
 from metis.adapters.profile import Profile
 from metis.canonical.errors import InvalidRequestError, OtherProviderError
 from metis.canonical.message import Message
-from metis.wire.call import WireRequest
+from metis.canonical.metadata import Usage
+from metis.wire.call import RequestContext, WireRequest
 from metis.wire.json_access import maybe_object
 from metis.wire.openai_values import decode_cost
+
+_PLAIN = RequestContext(session_id="usage")
 
 
 def cost_request(profile: Profile, message: Message) -> WireRequest:
@@ -53,3 +60,20 @@ def with_reported_cost(message: Message, body: bytes, provider: str) -> Message:
         raise OtherProviderError(text, provider=provider)
     usage = replace(usage, reported_cost_usd=amount)
     return replace(message, metadata=replace(message.metadata, usage=usage))
+
+
+def usage_of_counts(counts: Mapping[str, Any]) -> Usage | None:
+    """Return the usage that a body states as OpenAI does, in the names of either of its APIs."""
+    # Protocols are imported when they are first used: most programs need one or two.
+    from metis.wire.openai_chat import response as openai_chat  # noqa: PLC0415
+    from metis.wire.openai_responses import response as openai_responses  # noqa: PLC0415
+
+    usage = openai_responses.decode_usage(counts, _PLAIN)
+    return usage or openai_chat.decode_usage(counts, _PLAIN)
+
+
+def usage_of_metadata(metadata: Any) -> Usage | None:
+    """Return the usage that a body states as Gemini does, in `usageMetadata`."""
+    from metis.wire.gemini import response as gemini  # noqa: PLC0415 - as above
+
+    return gemini.decode_usage({"usageMetadata": metadata}, _PLAIN)

@@ -13,16 +13,14 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
+from metis.adapters.reported_cost import usage_of_counts, usage_of_metadata
 from metis.canonical.errors import CatalogError, InvalidValueError
 from metis.canonical.metadata import Usage
 from metis.catalog.cost import price
 from metis.gateway.config import Prices
 from metis.gateway.exchange import Exchange
-from metis.wire.call import UNPRICED, RequestContext
-from metis.wire.gemini import response as gemini
+from metis.wire.call import UNPRICED
 from metis.wire.json_access import maybe_count, maybe_object
-from metis.wire.openai_chat import response as openai_chat
-from metis.wire.openai_responses import response as openai_responses
 
 MAX_METERED_BYTES = 16 * 1024 * 1024
 """How much of a passed response is read for its usage."""
@@ -52,7 +50,6 @@ class _Response(Struct):
 
 _read_request = msgspec.json.Decoder(_Request).decode
 _read_response = msgspec.json.Decoder(_Response).decode
-_CONTEXT = RequestContext(session_id="metering")
 
 
 def requested_model(path: str, query: bytes, body: bytes) -> str:
@@ -126,8 +123,7 @@ def _read_usage(data: bytes) -> Usage | None:
         if isinstance(stated.response, Raw):
             stated = _read_response(stated.response)
         if isinstance(stated.usage_metadata, Raw):
-            value = {"usageMetadata": msgspec.json.decode(stated.usage_metadata)}
-            return gemini.decode_usage(value, _CONTEXT)
+            return usage_of_metadata(msgspec.json.decode(stated.usage_metadata))
         if isinstance(stated.usage, Raw):
             return _usage_of(maybe_object(msgspec.json.decode(stated.usage)))
         if isinstance(stated.meta, Raw):
@@ -138,8 +134,7 @@ def _read_usage(data: bytes) -> Usage | None:
 
 
 def _usage_of(counts: Mapping[str, Any]) -> Usage | None:
-    usage = openai_responses.decode_usage(counts, _CONTEXT)
-    usage = usage or openai_chat.decode_usage(counts, _CONTEXT)
+    usage = usage_of_counts(counts)
     total = maybe_count(counts.get("total_tokens"))
     # Rerankings and some embeddings state a total only: nothing is written.
     return usage or (None if total is None else _input_only(total))
