@@ -157,6 +157,16 @@ def test_a_conversation_that_grows_gives_what_one_sent_at_once_gives(
         assert sent.losses == fresh.losses
 
 
+@pytest.mark.parametrize("name", adapters.names())
+def test_what_stands_in_for_a_blank_prompt_gives_way_to_the_answer(name: str) -> None:
+    profile = adapters.get(name).profile
+    growing = adapters.Adapter(profile)
+    messages = [user("begin"), assistant("hi"), user("  "), assistant("x"), user("more")]
+    for count in range(1, len(messages) + 1):
+        fresh = adapters.Adapter(profile).to_wire(messages[:count])
+        assert growing.to_wire(messages[:count]).body == fresh.body
+
+
 @pytest.mark.row("M-171", "T13")
 @pytest.mark.parametrize("name", adapters.names())
 @given(messages=any_conversation)

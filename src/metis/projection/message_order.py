@@ -95,6 +95,12 @@ def fit_message_order(messages: Sequence[Message], recorder: LossRecorder) -> li
     return sent
 
 
+def is_filler(message: Message) -> bool:
+    """Return whether a message only says that the model should go on."""
+    first = message.content[0] if len(message.content) == 1 else None
+    return isinstance(first, TextBlock) and first.text == CONTINUE_TEXT
+
+
 def _join_neighbours(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
     # Chat templates of open models raise on two messages of one role in a row (T72, T74).
     joined: list[Message] = []

@@ -18,6 +18,7 @@ from metis.projection.message_order import (
     INSTRUCTION_ROLES,
     fit_first_and_last,
     fit_message_order,
+    is_filler,
     is_opening,
 )
 from metis.projection.roles import (
@@ -70,6 +71,8 @@ def project_by_rules(
         is_complete
         and bool(sent)
         and _has_free_order(messages, target)
+        # What stands in for a missing prompt gives way to the next message.
+        and not is_filler(sent[-1])
         # A longer history moves cache marks to other messages, where the target takes any; those
         # of its own client stay where they are.
         and not (target.cache_marks and has_marks(messages) and not are_native(messages, target))
