@@ -127,12 +127,30 @@ function writeAny(node) {
 const resolve = (type) => (type.$ref ? definitions[type.$ref.replace("#/$defs/", "")] : type);
 
 function writeTime(text, path) {
-  const match = /^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?(Z|z|[+-]\d\d:\d\d)$/.exec(text);
+  const match = /^(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,6})0*)?(Z|z|[+-]\d\d:?\d\d)$/.exec(text);
   const date = match && new Date(`${match[1]}T${match[2]}${match[4].toUpperCase()}`);
   const exists = match && !Number.isNaN(Date.parse(`${match[1]}T00:00:00Z`)) && new Date(`${match[1]}T00:00:00Z`).toISOString().startsWith(match[1]);
-  if (!exists || Number.isNaN(date.getTime())) throw new Refused(path, "not a time with a zone, to the microsecond");
+  if (!exists || Number.isNaN(date.getTime()) || date.toISOString().startsWith("-") || date.toISOString() < "0001") throw new Refused(path, "not a time with a zone, to the microsecond");
   const micros = (match[3] ?? "").padEnd(6, "0");
   return writeString(`${date.toISOString().slice(0, 19)}${micros === "000000" ? "" : `.${micros}`}Z`);
+}
+
+// Amounts keep their digits; the exponent decides between the two spellings.
+function writeAmount(text, path) {
+  const match = /^([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?$/.exec(text);
+  if (!match || !(match[2] || match[3])) throw new Refused(path, "not an amount");
+  const fraction = match[3] ?? "";
+  const digits = `${match[2]}${fraction}`.replace(/^0+(?=\d)/, "");
+  const exponent = Number(match[4] ?? 0) - fraction.length;
+  const adjusted = exponent + digits.length - 1;
+  const sign = match[1] === "-" ? "-" : "";
+  if (exponent <= 0 && adjusted >= -6) {
+    const padded = digits.padStart(1 - exponent, "0");
+    const whole = padded.slice(0, padded.length + exponent);
+    return writeString(`${sign}${whole}${exponent < 0 ? `.${padded.slice(padded.length + exponent)}` : ""}`);
+  }
+  const rest = digits.length > 1 ? `.${digits.slice(1)}` : "";
+  return writeString(`${sign}${digits[0]}${rest}E${adjusted < 0 ? "" : "+"}${adjusted}`);
 }
 
 function writeTyped(node, given, path, mode) {
@@ -152,12 +170,16 @@ function writeTyped(node, given, path, mode) {
   }
   switch (type.type) {
     case "string":
-      if (type.format === "decimal" && ["integer", "float"].includes(node.kind)) return writeString(node.text);
+      if (type.format === "decimal" && ["integer", "float"].includes(node.kind)) return writeAmount(node.text, path);
       if (node.kind !== "string") refuse("expected a string");
+      if (type.format === "decimal") return writeAmount(node.string, path);
       return type.format === "date-time" ? writeTime(node.string, path) : writeString(node.string);
     case "integer":
       if (node.kind !== "integer") refuse("expected an integer");
       if (type.minimum !== undefined && BigInt(node.text) < BigInt(type.minimum)) refuse("too small");
+      // A limit of 2^63 - 1 is read as the float 2^63 here, so that 64 bits are checked apart.
+      if (type.maximum !== undefined && BigInt(node.text) > BigInt(type.maximum)) refuse("too large");
+      if (type.maximum !== undefined && BigInt.asIntN(64, BigInt(node.text)) !== BigInt(node.text)) refuse("too large");
       return writeAny(node);
     case "number":
       if (!["integer", "float"].includes(node.kind)) refuse("expected a number");

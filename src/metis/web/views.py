@@ -345,10 +345,8 @@ def request_history(history: Sequence[AnyEntry], message_id: str | None) -> list
     """Return what the model got for a response, as the journal had it then; all without an id."""
     threads = Threads()
     for entry in history:
-        if entry.id == message_id and isinstance(entry, MessageEntry):
-            if entry.message.role is not Role.ASSISTANT:
-                threads.add(entry)
-            parents = entry.message.metadata.parents
-            return threads.view(parents[-1] if parents else None).messages
         threads.add(entry)
+        if entry.id == message_id and isinstance(entry, MessageEntry):
+            messages = threads.view(entry.id).messages
+            return messages[:-1] if entry.message.role is Role.ASSISTANT else messages
     return threads.view().messages
