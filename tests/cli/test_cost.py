@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
@@ -23,6 +24,8 @@ from metis.canonical import (
 )
 from metis.cli.main import cli
 from metis.cli.text import cell_width
+from metis.session.conversation import USAGE_KIND
+from metis.store.entries import SidecarEntry
 
 SONNET, MINI = "anthropic:claude-sonnet-4-6", "openai:gpt-5-mini"
 MAY, JUNE = datetime(2026, 5, 9, tzinfo=UTC), datetime(2026, 6, 1, tzinfo=UTC)
@@ -94,6 +97,36 @@ def test_cost_by_day_model_and_session() -> None:
     assert first in by_session
     assert second in by_session
     assert "No model calls in the last 1 day." in run("cost", "--days", "1").stdout
+
+
+def test_calls_that_a_fork_copied_are_counted_once() -> None:
+    (session_id,) = store_sessions([(SONNET, usage(1000, "0.018"), MAY)])
+    used = {"model": MINI, "usage": msgspec.to_builtins(usage(5, "0.001"))}
+
+    async def fork_twice() -> str:
+        async with store.open() as opened:
+            await append_usage(opened, session_id)
+            first = await opened.fork(session_id)
+            second = await opened.fork(first.id)
+            # What is paid in the copy itself counts.
+            await append_usage(opened, second.id)
+            return second.id
+
+    async def append_usage(opened: store.Store, target: str) -> None:
+        entry = SidecarEntry(
+            id=new_ulid(),
+            session_id=target,
+            created_at=datetime.now(UTC),
+            kind=USAGE_KIND,
+            data=used,
+        )
+        await opened.append_entries([entry])
+
+    last = asyncio.run(fork_twice())
+    report = json.loads(run("cost", "--by", "session", "--json").stdout)
+    counts = {name: line["call_count"] for name, line in report["groups"].items()}
+    assert counts == {session_id: 2, last: 1}
+    assert report["total"]["cost_usd"] == "0.020"
 
 
 def test_costs_are_compared_with_another_table() -> None:

@@ -1,6 +1,6 @@
 """The model calls of stored sessions, as the events that would have reported them."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
 
 from metis.canonical.metadata import StopReason, Usage
@@ -9,7 +9,13 @@ from metis.events import Actor, Event, Sensitivity
 from metis.events.turn_events import LlmCallCompleted
 from metis.session.conversation import USAGE_KIND, recorded_usage
 from metis.store import Store
-from metis.store.entries import AnyEntry, CompactionEntry, MessageEntry, SidecarEntry
+from metis.store.entries import (
+    AnyEntry,
+    CompactionEntry,
+    ForkEntry,
+    MessageEntry,
+    SidecarEntry,
+)
 
 _ALL = 1_000_000
 
@@ -24,10 +30,28 @@ async def stored_calls(store: Store, *, since: datetime | None) -> AsyncIterator
                 yield event
 
 
-def _session_calls(history: Iterable[AnyEntry]) -> Iterator[Event]:
+def copied_entry_ids(history: Sequence[AnyEntry]) -> set[str]:
+    """Return the ids of entries that a fork copied: their calls were paid in the original."""
+    forks = [entry for entry in history if isinstance(entry, ForkEntry)]
+    copied = {copy for fork in forks for copy in fork.message_ids.values()}
+    if forks:
+        # A fork lists the copies of messages only; other copies have the times of their originals.
+        forked_at = max(fork.created_at for fork in forks)
+        copied.update(
+            entry.id
+            for entry in history
+            if isinstance(entry, SidecarEntry | CompactionEntry) and entry.created_at < forked_at
+        )
+    return copied
+
+
+def _session_calls(history: Sequence[AnyEntry]) -> Iterator[Event]:
     """Yield the calls of one session: responses, summaries, and calls that left no message."""
+    copied = copied_entry_ids(history)
     for entry in history:
         match entry:
+            case MessageEntry() | SidecarEntry() | CompactionEntry() if entry.id in copied:
+                pass
             case MessageEntry() if entry.message.metadata.usage is not None:
                 metadata = entry.message.metadata
                 if metadata.usage is not None:

@@ -22,6 +22,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, Usage
 from metis.session.conversation import USAGE_KIND, recorded_usage
 from metis.session.delegate import PARENT_KIND
+from metis.session.stored_calls import copied_entry_ids
 from metis.store import Store
 from metis.store.database import Transaction
 from metis.store.entries import (
@@ -39,7 +40,7 @@ from metis.store.records import SESSION_COLUMNS, SessionRecord, session_record, 
 T = TypeVar("T")
 PICO = 10**12
 """Units of an amount in one US dollar."""
-_VERSION = 2
+_VERSION = 3
 _BATCH = 200
 _SQL_STEPS = 20_000
 """Virtual machine steps between two looks at whether a query has taken too long."""
@@ -166,13 +167,7 @@ class _Draft:
     def add(self, entries: Iterable[AnyEntry]) -> None:
         is_tail_open = False
         entries = list(entries)
-        # Calls of messages that a fork copied were paid once, in the session that it came from.
-        self.copied = {
-            copy
-            for entry in entries
-            if isinstance(entry, ForkEntry)
-            for copy in entry.message_ids.values()
-        }
+        self.copied = copied_entry_ids(entries)
         for entry in entries:
             # A message that is still being written is read again the next time.
             is_partial = (
@@ -213,7 +208,7 @@ class _Draft:
         if message.role is Role.ASSISTANT and metadata.model:
             self.model = metadata.model
             self.models.add(metadata.model)
-        if metadata.usage is not None and message.id not in self.copied:
+        if metadata.usage is not None:
             self._add_call(message.id, message.created_at, metadata.model or "", metadata.usage)
         if metadata.status is MessageStatus.ERROR:
             self._add_error(message.id, message.created_at, "incomplete response", "")
@@ -224,6 +219,8 @@ class _Draft:
                 self.results.append((int(block.is_error), at_us, block.tool_use_id))
 
     def _add_call(self, id_: str, at: Any, model: str, usage: Usage) -> None:
+        if id_ in self.copied:
+            return
         self.calls.append(
             (
                 *(id_, to_microseconds(at), model or "unknown"),
