@@ -1,6 +1,7 @@
 """Sessions of every program on this machine: listed, offered, followed and shared."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,77 @@ def test_only_changed_files_are_read_again(home: Path, tmp_path: Path) -> None:
     grown = again.update(home, {})
     assert again.read_count == 1
     assert grown[0].records == next(one.records for one in first if one.program == "codex") + 1
+
+
+def test_a_compressed_rollout_is_listed_imported_and_handed_over(home: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    (path,) = home.glob(".codex/sessions/*/*/*/*.jsonl")
+    plain = path.read_bytes()
+    expected = json.loads(run("import", str(path), "--json").stdout)
+    listed = json.loads(run("sessions", "--all", "--json").stdout)
+    packed = path.with_name(f"{path.name}.zst")
+    # Two frames: a program that appends compresses each part by itself.
+    half = plain.index(b"\n", len(plain) // 2) + 1
+    compress = zstandard.ZstdCompressor().compress
+    packed.write_bytes(compress(plain[:half]) + compress(plain[half:]))
+    path.unlink()
+    (row,) = [
+        row
+        for row in json.loads(run("sessions", "--all", "--json").stdout)
+        if row["program"] == "codex"
+    ]
+    (before,) = [row for row in listed if row["program"] == "codex"]
+    for name in ("id", "title", "folder", "records", "session"):
+        assert row[name] == before[name], name
+    report = json.loads(run("import", str(packed), "--json").stdout)
+    assert (report["format"], report["added"]) == ("codex", 0)
+    assert (report["session"], report["losses"]) == (expected["session"], expected["losses"])
+    handed = run("handoff", "claude", "--home", str(home), "--cwd", "/work/owls", "--json")
+    assert json.loads(handed.stdout)["session"] == expected["session"]
+
+
+@pytest.mark.parametrize("damage", ["cut off", "overwritten", "no frame", "no decoder"])
+def test_a_damaged_rollout_is_a_report_and_the_others_are_listed(
+    home: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    (path,) = home.glob(".codex/sessions/*/*/*/*.jsonl")
+    data = zstandard.ZstdCompressor(write_checksum=True).compress(path.read_bytes())
+    path.unlink()
+    packed = path.with_name(f"{path.name}.zst")
+    middle = len(data) // 2
+    if damage == "cut off":
+        data = data[:middle]
+    elif damage == "overwritten":
+        data = data[:middle] + b"\xff" * 40 + data[middle + 40 :]
+    elif damage == "no frame":
+        data = data[:4] + b"\xff" * 100
+    else:
+        monkeypatch.setitem(sys.modules, "zstandard", None)
+    packed.write_bytes(data)
+    rows = json.loads(run("sessions", "--all", "--json").stdout)
+    assert {row["program"] for row in rows} == {"claude", "codex"}
+    done = CliRunner().invoke(cli, ["import", str(packed)])
+    assert done.exit_code == 2
+    assert isinstance(done.exception, SystemExit)
+    assert ("install metis-llm[zstd]" if damage == "no decoder" else "compressed") in done.stderr
+    # The other files of the directory are imported nevertheless.
+    done = CliRunner().invoke(cli, ["import", str(home / ".codex"), str(home / ".claude")])
+    assert done.exit_code == 1
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_what_comes_before_a_damaged_place_is_imported(home: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    (path,) = home.glob(".codex/sessions/*/*/*/*.jsonl")
+    data = zstandard.ZstdCompressor().compress(path.read_bytes())
+    packed = path.with_name(f"{path.name}.zst")
+    packed.write_bytes(data + data[:4] + b"\xff" * 100)
+    expected = json.loads(run("import", str(path), "--json").stdout)
+    report = json.loads(run("import", str(packed), "--json").stdout)
+    assert (report["session"], report["messages"]) == (expected["session"], expected["messages"])
+    (loss,) = [loss for loss in report["losses"] if loss not in expected["losses"]]
+    assert "damaged" in loss["reason"]
 
 
 def test_a_name_is_needed_where_nobody_can_choose() -> None:

@@ -124,10 +124,13 @@ class Source:
         """Return the whole file.
 
         Raises:
-            ForeignDocumentError: it is larger than the limit.
+            ForeignDocumentError: it is larger than the limit, or its compressed form is damaged.
         """
         with self.open() as file:
             data = file.read(limit + 1)
+            fault = _fault_of(file)
+        if fault:
+            raise ForeignDocumentError(fault, format="session file", line=1)
         if len(data) > limit:
             reason = f"the file has more than {limit} bytes"
             raise ForeignDocumentError(reason, format="session file", line=1)
@@ -146,6 +149,8 @@ class Source:
                 line = file.readline(limits.max_bytes + 1)
                 size += len(line)
                 if not line:
+                    if fault := _fault_of(file):
+                        yield ForeignRecord(number, None, b"", fault)
                     return
                 if len(line) > limits.max_bytes:
                     size += _skip_line(file)
@@ -209,7 +214,42 @@ def _unpacked(file: IO[bytes]) -> IO[bytes]:
     except ImportError:
         reason = "the file is compressed; install metis-llm[zstd] to read it"
         raise ForeignDocumentError(reason, format="zstd", line=1) from None
-    reader = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW).stream_reader(
-        file, read_across_frames=True
-    )
-    return cast("IO[bytes]", io.BufferedReader(cast("Any", reader), 1024 * 1024))
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW)
+    reader = decompressor.stream_reader(file, read_across_frames=True)
+    stream = _CompressedStream(cast("io.BufferedReader", reader), zstandard.ZstdError)
+    return cast("IO[bytes]", io.BufferedReader(stream, 1024 * 1024))
+
+
+class _CompressedStream(io.RawIOBase):
+    """The data of a compressed file; what comes before a damaged place is read all the same."""
+
+    def __init__(self, reader: io.BufferedReader, error: type[Exception]) -> None:
+        self.fault = ""
+        self._reader = reader
+        self._error = error
+        self._is_empty = True
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        try:
+            if not self.fault:
+                # `read` loses what it has when it comes to a damaged frame; `read1` returns it,
+                # but nothing where a piece of the file holds no whole block.
+                data = self._reader.read1(len(buffer)) or self._reader.read(len(buffer))
+        except self._error as error:
+            self.fault = f"the compressed file is damaged: {error}"
+        if not data and self._is_empty:
+            reason = self.fault or "the compressed file is empty or cut off"
+            raise ForeignDocumentError(reason, format="zstd", line=1)
+        self._is_empty = False
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _fault_of(file: IO[bytes]) -> str:
+    """Return why a file ended before its end; empty if it did not."""
+    stream = getattr(file, "raw", None)
+    return stream.fault if isinstance(stream, _CompressedStream) else ""
