@@ -116,3 +116,48 @@ def test_a_program_prints_in_the_encoding_of_its_output(
     done = subprocess.run(command, env=variables, capture_output=True, check=False, input=b"")  # noqa: S603 - our own interpreter
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode(encoding)
+
+
+def test_a_status_line_is_one_row_that_is_drawn_over_and_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(output, "screen_width", lambda: 20)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(output.StatusLine, "interval_s", 0.0)
+    line = output.StatusLine()
+    line.clear()
+    line.show("a name\x1b]0;t\x07\nof a file that is long")
+    line.show("short")
+    line.clear()
+    line.clear()
+    first, second, last = terminal.getvalue().split("\x1b[K")[:3]
+    assert first.startswith("\ra name\\u001b")
+    assert len(first) <= 20
+    assert (second, last) == ("\rshort", "\r")
+    assert terminal.getvalue().count("\x1b[K") == 3
+
+
+def test_a_status_line_is_drawn_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(output.StatusLine, "interval_s", 3600.0)
+    line = output.StatusLine()
+    for number in range(1000):
+        line.show(f"file {number}")
+    assert terminal.getvalue() == "\rfile 0\x1b[K"
+
+
+@pytest.mark.parametrize("reason", ["pipe", "off", "dumb"])
+def test_a_status_line_is_nothing_where_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    stream = io.StringIO() if reason == "pipe" else Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "dumb" if reason == "dumb" else "xterm")
+    line = output.StatusLine(is_shown=reason != "off")
+    line.show("file 1")
+    line.clear()
+    assert stream.getvalue() == ""

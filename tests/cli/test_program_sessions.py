@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from metis.cli import transfer
 from metis.cli.main import cli
+from metis.cli.output import StatusLine
 from metis.interchange.redaction import redact
 from metis.interchange.session_index import SessionIndex
 from session_files import PROMPT, SESSION_ID, claude_file, codex_file
@@ -132,6 +133,27 @@ def test_what_comes_before_a_damaged_place_is_imported(home: Path) -> None:
     assert (report["session"], report["messages"]) == (expected["session"], expected["messages"])
     (loss,) = [loss for loss in report["losses"] if loss not in expected["losses"]]
     assert "damaged" in loss["reason"]
+
+
+def test_an_import_shows_which_file_it_reads_at_a_terminal_only(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(StatusLine, "interval_s", 0.0)
+    folders = [str(home / ".claude"), str(home / ".codex")]
+    assert "reading" not in run("import", *folders).stderr
+
+    def isatty(_: object) -> bool:
+        return True
+
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", isatty)
+    shown = run("import", *folders)
+    rows = [row for row in shown.stderr.split("\r") if "reading" in row]
+    assert rows[0].startswith(f"0 sessions imported, reading file 1: {home}"[:78])
+    assert rows[1].startswith(f"1 session imported, reading file 2: {home}"[:77])
+    # Every drawn row is removed before a line is printed, and at the end.
+    assert shown.stderr.count("\r\x1b[K") == len(rows) == 2
+    assert "reading" not in run("import", *folders, "--json").stderr
 
 
 def test_a_name_is_needed_where_nobody_can_choose() -> None:

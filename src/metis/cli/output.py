@@ -10,9 +10,16 @@ import logging
 import os
 import re
 import sys
+import time
 from typing import IO, TextIO
 
-from metis.cli.text import styled_text, visible_controls
+from metis.cli.text import (
+    escape_controls,
+    screen_width,
+    styled_text,
+    truncate,
+    visible_controls,
+)
 
 # What JSON may hold as it is, and a terminal may obey or hide.
 _JSON_UNSAFE = re.compile(
@@ -80,6 +87,38 @@ def write_text(stream: TextIO, text: str) -> None:
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
+
+
+class StatusLine:
+    """A line on standard error that is drawn over itself; nothing where nobody watches."""
+
+    interval_s = 0.1
+    """The least time between two drawings: a terminal is slower than most work."""
+
+    def __init__(self, *, is_shown: bool = True) -> None:
+        stream = _stream(is_error=True)
+        has_terminal = stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._stream = stream if is_shown and has_terminal else None
+        self._drawn_at: float | None = None
+        self._is_visible = False
+
+    def show(self, text: str) -> None:
+        """Draw a text, cut to one row, unless another was drawn a moment ago."""
+        now = time.monotonic()
+        is_early = self._drawn_at is not None and now - self._drawn_at < self.interval_s
+        if self._stream is None or is_early:
+            return
+        # One column stays free: terminals wrap at the last one.
+        row = truncate(escape_controls(text), screen_width() - 1)
+        write_text(self._stream, f"\r{row}\x1b[K")
+        self._drawn_at = now
+        self._is_visible = True
+
+    def clear(self) -> None:
+        """Remove the text, so that other lines can be printed in its place."""
+        if self._stream is not None and self._is_visible:
+            write_text(self._stream, "\r\x1b[K")
+            self._is_visible = False
 
 
 def _stream(*, is_error: bool) -> TextIO | None:

@@ -13,7 +13,7 @@ import msgspec
 from metis import interchange
 from metis.canonical.errors import DecodeError, MetisError, UnknownFormatError
 from metis.cli.handoff import handoff_links
-from metis.cli.output import echo, echo_json, write_file
+from metis.cli.output import StatusLine, echo, echo_json, write_file
 from metis.cli.render import loss_line, message_numbers
 from metis.cli.stored_sessions import find_session, on_store
 from metis.cli.text import count
@@ -155,22 +155,33 @@ async def _import_changed(  # noqa: PLR0913 - the options of the command
 ) -> int:
     """Store the files that have changed since the last time."""
     exit_code = 0
-    for source, is_named in _sources(paths):
-        if not source.has_changed(file_states):
-            continue
-        try:
+    file_count = session_count = 0
+    status = StatusLine(is_shown=not as_json)
+    try:
+        for source, is_named in _sources(paths):
+            if not source.has_changed(file_states):
+                continue
+            file_count += 1
+            sessions = count(session_count, "session")
+            status.show(f"{sessions} imported, reading file {file_count}: {source.name}")
             reports = import_source(store, source, form=form, new_ids=new_ids, is_named=is_named)
-            async for report in reports:
-                await _print_report(store, report, as_json=as_json)
-        except UnknownFormatError:
-            # A directory holds files of all kinds; a file that was named must be a session.
-            if is_named:
-                raise
-        except MetisError as error:
-            if is_named and len(paths) == 1:
-                raise
-            echo(f"{source.name}: {error}", err=True)
-            exit_code = 1
+            try:
+                async for report in reports:
+                    session_count += 1
+                    status.clear()
+                    await _print_report(store, report, as_json=as_json)
+            except UnknownFormatError:
+                # A directory holds files of all kinds; a file that was named must be a session.
+                if is_named:
+                    raise
+            except MetisError as error:
+                if is_named and len(paths) == 1:
+                    raise
+                status.clear()
+                echo(f"{source.name}: {error}", err=True)
+                exit_code = 1
+    finally:
+        status.clear()
     return exit_code
 
 
