@@ -5,7 +5,6 @@ older versions store a text, and calls with their results beside it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -21,17 +20,24 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.message import Message, Role
-from metis.canonical.metadata import Outcome, OutcomeStatus, Usage
+from metis.canonical.metadata import Outcome, OutcomeStatus
 from metis.interchange.claude_code_records import js_time, new_uuid
-from metis.interchange.conversion import parse_time
+from metis.interchange.gemini_cli_records import (
+    CurrentMessages,
+    is_message,
+    is_one_document,
+    read_usage,
+    record_units,
+    time_of,
+    token_counts,
+)
 from metis.interchange.session_draft import ForeignSession, SessionDraft, foreign_data, priced
 from metis.interchange.session_format import RecordFormat, RecordWriter, write_json
 from metis.interchange.source import ForeignRecord, Source, parse_record
 from metis.projection.loss import Change
-from metis.store.entries import CompactionEntry, KnownEntry, MessageEntry
+from metis.store.entries import CompactionEntry, KnownEntry, MessageEntry, RewindEntry
 from metis.wire.gemini.parts import PartDecoder, PartEncoder
-from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
-from metis.wire.response import new_usage
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 PROVIDER = "gemini"
 _NOTES = frozenset({"info", "error", "warning"})
@@ -56,6 +62,9 @@ class GeminiCli(RecordFormat):
 
     def with_foreign_id(self, record: Wire, foreign_id: str) -> Wire:
         """Return the metadata with another id."""
+        changes = maybe_object(record.get("$set"))
+        if "sessionId" in changes:  # gemini-cli repeats the id whenever it resumes a session
+            return {**record, "$set": {**changes, "sessionId": foreign_id}}
         return {**record, "sessionId": foreign_id} if "sessionId" in record else record
 
     def note_record(self, record: Wire, writer: RecordWriter) -> None:
@@ -69,7 +78,9 @@ class GeminiCli(RecordFormat):
 
     def records(self, source: Source) -> Iterator[ForeignRecord]:
         """Yield the lines of a file; those of a document are its messages."""
-        document = maybe_object(parse_record(0, source.read()).value) if _is_one(source) else {}
+        document = (
+            maybe_object(parse_record(0, source.read()).value) if is_one_document(source) else {}
+        )
         if "messages" not in document:
             yield from source.records()
             return
@@ -91,28 +102,80 @@ class GeminiCli(RecordFormat):
     def read(self, source: Source) -> Iterator[ForeignSession]:
         """Yield the session of a file."""
         draft: SessionDraft | None = None
-        for unit in _units(self.records(source)):
+        current = CurrentMessages()
+        for unit in record_units(self.records(source)):
             record = unit[-1]
             fields = record.fields
             if draft is None:
                 foreign_id = maybe_text(fields.get("sessionId")) or source.identity
                 draft = SessionDraft(self, foreign_id or source.content_digest())
-            draft.time(_time_of(fields))
+            draft.time(time_of(fields))
             kind = maybe_text(fields.get("type"))
-            if kind == "user" and "content" in fields:
-                draft.add_unit(self._user(record, draft), unit, self.store_unit)
-            elif kind == "gemini":
-                draft.add_unit(self._response(record, draft), unit, self.store_unit)
+            messages = maybe_object(fields.get("$set")).get("messages")
+            target = maybe_text(fields.get("$rewindTo"))
+            if target is not None:
+                # The target goes as well; without it gemini-cli removes all messages.
+                end = current.index_of(target)
+                self._replace(end or 0, (), unit, current, draft)
+            elif isinstance(messages, list):
+                items = [ForeignRecord(record.at, item, b"") for item in maybe_list(messages)]
+                end = current.equal_count(items)
+                self._replace(end, items[end:], unit, current, draft)
+            elif is_message(fields):
+                self._read_message(unit, current, draft)
             elif kind in _NOTES or "sessionId" in fields or "$set" in fields:
                 for one in unit:
                     draft.keep(one)
-                if "messages" in maybe_object(fields.get("$set")):
-                    reason = "an update of all messages; kept, but not applied"
-                    draft.add_loss("$set", reason, at=record.at)
+                if kind in _NOTES:
+                    current.add(record, ())
             else:
                 for one in unit:
                     draft.keep_unknown(one)
         yield (draft or SessionDraft(self, source.identity)).session()
+
+    def _read_message(
+        self, unit: Sequence[ForeignRecord], current: CurrentMessages, draft: SessionDraft
+    ) -> None:
+        record = unit[-1]
+        index = current.index_of(maybe_text(record.fields.get("id")))
+        if index is None:
+            messages = self._messages(record, draft)
+            if draft.add_unit(messages, unit, self.store_unit):
+                current.add(record, messages)
+        elif current.is_last_message(index):
+            # The response grows while its calls run; records of other kinds come between.
+            self._replace(index, (record,), unit, current, draft)
+        else:
+            for one in unit:
+                draft.keep(one, reason="a change of a message that others follow; not applied")
+
+    def _replace(
+        self,
+        end: int,
+        items: Sequence[ForeignRecord],
+        unit: Sequence[ForeignRecord],
+        current: CurrentMessages,
+        draft: SessionDraft,
+    ) -> None:
+        """Go back to the first messages, `end` of them, and add others after those."""
+        rewind = RewindEntry(
+            id=draft.next_id(),
+            session_id=draft.session_id,
+            created_at=draft.time(None),
+            to_id=current.last_message(end),
+        )
+        added = [
+            (item, self._messages(item, draft) if is_message(item.fields) else []) for item in items
+        ]
+        entries = [message for _, messages in added for message in messages]
+        if draft.add_unit([rewind, *entries], unit, self.store_unit):
+            current.cut(end)
+            for item, messages in added:
+                current.add(item, messages)
+
+    def _messages(self, record: ForeignRecord, draft: SessionDraft) -> list[Message]:
+        is_user = record.fields.get("type") == "user"
+        return self._user(record, draft) if is_user else self._response(record, draft)
 
     def _user(self, record: ForeignRecord, draft: SessionDraft) -> list[Message]:
         content = record.fields.get("content")
@@ -161,7 +224,11 @@ class GeminiCli(RecordFormat):
             foreign=foreign,
             model=model,
             provider=PROVIDER if model else None,
-            usage=priced(_usage(maybe_object(fields.get("tokens"))), model, moment),
+            # Once for a response, however often its record is written.
+            usage=draft.usage_once(
+                maybe_text(fields.get("id")),
+                priced(read_usage(maybe_object(fields.get("tokens"))), model, moment),
+            ),
         )
         for name, call in answers:
             result = _legacy_result(name, call, record.at, draft)
@@ -173,6 +240,9 @@ class GeminiCli(RecordFormat):
 
     def encode_unit(self, entries: Sequence[KnownEntry], writer: RecordWriter) -> list[Wire]:
         """Return the record of a unit as often as the unit has records."""
+        if isinstance(entries[0], RewindEntry):
+            # A record that changes the list of messages is written as it was read.
+            return [{} for _ in writer.shape(entries)]
         messages = [entry for entry in entries if isinstance(entry, MessageEntry)]
         if not messages:
             return []
@@ -226,7 +296,11 @@ class GeminiCli(RecordFormat):
         record: Wire = {**head, "type": "gemini" if is_model else "user", "content": parts}
         if is_model:
             name = (message.metadata.model or "").partition(":")[2]
-            record |= {"thoughts": [], "tokens": _tokens(message.metadata.usage), "model": name}
+            record |= {
+                "thoughts": [],
+                "tokens": token_counts(message.metadata.usage),
+                "model": name,
+            }
         return [record]
 
 
@@ -245,21 +319,6 @@ class _DraftCalls:
 
     def id_of_result(self, name: str, wire_id: str | None) -> str:
         return self._draft.match_result(wire_id or None, name) or ""
-
-
-def _units(records: Iterable[ForeignRecord]) -> Iterator[list[ForeignRecord]]:
-    """Yield records; a message that is written again, with more in it, is one with the first."""
-    unit: list[ForeignRecord] = []
-    for record in records:
-        name = record.fields.get("id")
-        if unit and name is not None and unit[-1].fields.get("id") == name:
-            unit.append(record)
-            continue
-        if unit:
-            yield unit
-        unit = [record]
-    if unit:
-        yield unit
 
 
 def _decoded(content: Any, calls: _DraftCalls, *, is_model: bool) -> list[ContentBlock]:
@@ -339,46 +398,3 @@ def _legacy_result(name: str, call: Wire, at: int, draft: SessionDraft) -> Messa
 
 def _as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, dict) else maybe_list(value)
-
-
-def _usage(tokens: Wire) -> Usage | None:
-    if not tokens:
-        return None
-    total = maybe_count(tokens.get("input")) or 0
-    cached = min(maybe_count(tokens.get("cached")) or 0, total)
-    thoughts = maybe_count(tokens.get("thoughts")) or 0
-    return new_usage(
-        latency_ms=0,
-        input_tokens=total - cached + (maybe_count(tokens.get("tool")) or 0),
-        cached_input_tokens=cached,
-        output_tokens=(maybe_count(tokens.get("output")) or 0) + thoughts,
-        reasoning_output_tokens=thoughts,
-    )
-
-
-def _tokens(usage: Usage | None) -> dict[str, int] | None:
-    if usage is None:
-        return None
-    thoughts = usage.reasoning_output_tokens
-    return {
-        "input": usage.prompt_tokens,
-        "output": usage.output_tokens - thoughts,
-        "cached": usage.cached_input_tokens,
-        "thoughts": thoughts,
-        "tool": 0,
-        "total": usage.prompt_tokens + usage.output_tokens,
-    }
-
-
-def _is_one(source: Source) -> bool:
-    """Return whether the file is one document, and not a line per record."""
-    sample = source.sample().lstrip()
-    first = sample.partition(b"\n")[0]
-    return b'"messages"' in sample and (
-        parse_record(0, first).value is None or b'"messages"' in first
-    )
-
-
-def _time_of(fields: Wire) -> datetime | None:
-    text = maybe_text(fields.get("timestamp")) or maybe_text(fields.get("startTime"))
-    return None if text is None else parse_time(text)

@@ -39,6 +39,7 @@ from metis.store.entries import (
     AnyEntry,
     KnownEntry,
     MessageEntry,
+    RewindEntry,
     SidecarEntry,
     UnknownEntry,
 )
@@ -147,7 +148,9 @@ class RecordFormat(SessionFormat):
         self, draft: SessionDraft, entries: list[KnownEntry], records: Sequence[ForeignRecord]
     ) -> list[KnownEntry]:
         """Return the entries of a unit with what is needed to write its records again."""
-        key = self.record_key(records[0])
+        # A record that goes back may have the id of the message that it replaces.
+        is_rewind = isinstance(entries[0], RewindEntry)
+        key = record_key(records[0]) if is_rewind else self.record_key(records[0])
         parts: list[Wire] = [{"part": part, "of": key} for part in range(len(entries))]
         parts[0] = {"at": [record.at for record in records], "key": key}
         shaped = [

@@ -147,6 +147,8 @@ class _Plan:
             return []
         stored = None if key is None else self._stored.get(key)
         if not isinstance(entry, MessageEntry):
+            if isinstance(entry, RewindEntry):
+                self._previous = self._mapped(entry.to_id)
             if stored is not None or self._is_written_record(entry):
                 return []
             return self._placed([self._with_ids(entry)])
@@ -203,6 +205,8 @@ class _Plan:
         for entry in entries:
             if isinstance(entry, MessageEntry):
                 self._tip = entry.id
+            elif isinstance(entry, RewindEntry):
+                self._tip = entry.to_id
             elif isinstance(entry, RetractionEntry):
                 # Its successor follows what it followed.
                 self._tip = self._previous
