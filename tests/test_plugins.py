@@ -178,6 +178,22 @@ def test_a_format_of_a_plugin_is_recognised(acme: Path) -> None:
     assert [message.role for message in session.messages()] == ["user", "assistant"]
 
 
+def test_a_file_is_imported_through_the_format_of_a_plugin(acme: Path, tmp_path: Path) -> None:
+    path = tmp_path / "owls.chat"
+    path.write_bytes(b"acme chat 1\nuser: hello owl\nassistant: hoot\n")
+    for arguments in (["--json"], ["--json", "--format", "acme-chat"]):
+        code, output, errors = run("import", str(path), *arguments)
+        assert (code, errors) == (0, "")
+        report = json.loads(output)
+        assert (report["format"], report["messages"]) == ("acme-chat", 2)
+    # The second time nothing is new, however the format was found.
+    assert report["added"] == 0
+    assert "hoot" in run("show", report["session"])[1]
+    code, _, errors = run("export", report["session"], "--format", "acme-chat")
+    assert code != 0
+    assert "acme-chat" in errors
+
+
 def test_a_hook_gets_the_events_of_a_bus(acme: Path) -> None:
     async def emit() -> None:
         bus = Bus()

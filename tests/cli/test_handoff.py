@@ -209,3 +209,39 @@ def test_an_imported_session_is_searched_traced_priced_and_continued(tmp_path: P
     assert run("-s", session, "-m", "sim", "say on").stdout == "on\n"
     again = json.loads(run("import", str(path), "--json").stdout)
     assert again["added"] == 0
+
+
+def script(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o700)
+
+
+def test_the_program_is_run_in_the_folder_and_its_exit_code_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = run("import", str(write_claude(tmp_path))).stdout.strip()
+    script(tmp_path / "bin", "codex", f'echo "$PWD $*" > {tmp_path}/call; exit 7')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    folder = tmp_path / "owls"
+    folder.mkdir()
+    place = ("--home", str(tmp_path), "--cwd", str(folder))
+    done = CliRunner().invoke(cli, ["handoff", "codex", session, *place, "--json", "--go"])
+    assert done.exit_code == 7
+    resume = json.loads(done.stdout)["resume"]
+    assert (tmp_path / "call").read_text() == f"{folder} {' '.join(resume[1:])}\n"
+    assert resume[:2] == ["codex", "resume"]
+
+
+def test_a_program_that_cannot_be_run_is_a_line_after_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = run("import", str(write_claude(tmp_path))).stdout.strip()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    place = ("--home", str(tmp_path), "--cwd", str(tmp_path))
+    done = CliRunner().invoke(cli, ["handoff", "codex", session, *place, "--go"])
+    assert done.exit_code == 127
+    assert done.stdout.startswith("codex resume ")
+    assert "cannot run codex" in done.stderr
+    # The session is there all the same, for whoever installs the program.
+    assert len(list(tmp_path.glob(".codex/sessions/*/*/*/*.jsonl"))) == 1

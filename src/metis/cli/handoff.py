@@ -37,6 +37,8 @@ from metis.wire.json_access import maybe_object, maybe_text
 METIS = "metis"
 # How many of the newest files of a program are opened to find that of a folder.
 _MAX_OPENED = 500
+# The exit code of shells for a program that is not there.
+_NOT_RUN = 127
 
 
 class HandoffOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +94,12 @@ async def hand_over(store: Store, options: HandoffOptions) -> int:
 
 
 def _run(command: Sequence[str], cwd: Path) -> int:
-    return subprocess.run(list(command), cwd=cwd, check=False).returncode  # noqa: S603 - a command of ours
+    try:
+        return subprocess.run(list(command), cwd=cwd, check=False).returncode  # noqa: S603 - a command of ours
+    except OSError as error:
+        # The session is written; whoever installs the program can run the command above.
+        echo(f"cannot run {command[0]}: {error.strerror}: {error.filename}", err=True)
+        return _NOT_RUN
 
 
 async def _session(

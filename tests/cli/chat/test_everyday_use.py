@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
 from cli.chat.conftest import Start, ready
 from cli.chat.test_chat import send_and_wait
+from metis.cli.main import cli
+from session_files import ANSWER, claude_file
 from terminal import Terminal
 
 SLOW = "count to 60 sim: slow 20"
@@ -165,6 +170,25 @@ def test_resume_lists_what_matches(chat: Terminal) -> None:
     chat.send("/resume owl")
     text = chat.wait_for("type to search")
     assert text.rpartition("/resume")[2].count("say owl") == 2
+
+
+def test_a_session_of_another_program_is_resumed_and_searched(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METIS_HOME", str(tmp_path / "metis"))
+    path = claude_file(tmp_path / "made", str(tmp_path / "work"))
+    imported = CliRunner().invoke(cli, ["import", str(path)])
+    session = imported.stdout.strip()
+    chat = ready(start())
+    chat.send(f"/resume {session}")
+    chat.wait_for(ANSWER)
+    send_and_wait(chat, "say further", "\nfurther\n")
+    chat.send("/new")
+    chat.wait_for("New conversation.")
+    chat.send("/search owls")
+    chat.wait_for(lambda text: f"{session[-6:]}  Two" in text.partition("/search owls")[2])
+    shown = CliRunner().invoke(cli, ["show", session]).stdout
+    assert shown.index(ANSWER) < shown.index("further")
 
 
 def test_instructions_and_attachments_go_along(chat: Terminal, tmp_path: Path) -> None:
