@@ -245,7 +245,25 @@ async def test_a_process_drains_reloads_and_ends_cleanly(tmp_path: Path) -> None
             assert await asyncio.to_thread(server.wait, 30) == 0
         finally:
             server.kill()
-            server.communicate()
+            # Workers end with the process that started them, and with them the pipe.
+            server.communicate(timeout=60)
+
+
+@pytest.mark.slow
+async def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "METIS_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "metis", "serve", "--port", "0", "--store", "none"]
+    server = subprocess.Popen(  # noqa: ASYNC220, S603 - our own program, which starts at once
+        [*command, "--workers", "2"], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    url = (await asyncio.to_thread(server.stdout.readline)).split()[-1]
+    async with aiohttp.ClientSession() as client:
+        await until_ready(client, url)
+        server.kill()
+        await asyncio.to_thread(server.communicate, None, 60)
+        with pytest.raises(OSError, match="Cannot connect"):
+            await client.get(f"{url}/readyz")
 
 
 async def until_ready(client: aiohttp.ClientSession, url: str) -> None:

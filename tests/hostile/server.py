@@ -12,6 +12,9 @@ from hostile.kinds import END, RESET, Kind, chunk, head
 from metis.sim.endpoints import HttpRequest
 from metis.sim.service import Service
 
+FEATURES_PATH = "/api/show"
+"""Where the program looks up what a model of Ollama can do, before the question."""
+
 
 class HostileServer:
     """Answers requests of one protocol with one kind of misbehaviour."""
@@ -40,7 +43,8 @@ class HostileServer:
                     if self.is_healed or self.request_count >= self.kind.times:
                         await self._answer(request, writer)
                         continue
-                    self.request_count += 1
+                    # What the model can do is looked up first, and may fail without harm.
+                    self.request_count += request.path != FEATURES_PATH
                     await self._misbehave(writer)
                     return
         finally:

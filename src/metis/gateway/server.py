@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import uvicorn
@@ -26,6 +26,7 @@ _IDLE_S = 75
 _WRITE_S = 300.0
 _MIN_LIFE_S = 2.0
 _MAX_EARLY_ENDS = 3
+_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _HEADERS_TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\n"
@@ -134,6 +135,9 @@ class _Server(uvicorn.Server):
             return
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+            if self._on_ready is None:
+                # A worker ignores the signal until here: the settings may have changed meanwhile.
+                self._reload(is_quiet=True)
         # Tables and modules stay for ever: a collection must not look at them again.
         gc.collect()
         gc.freeze()
@@ -149,13 +153,13 @@ class _Server(uvicorn.Server):
         captured: list[int] = getattr(self, "_captured_signals", [])
         captured.clear()
 
-    def _reload(self) -> None:
+    def _reload(self, *, is_quiet: bool = False) -> None:
         try:
             self._gateway.load(self._load())
         except MetisError as error:
             log.error("the settings were not reloaded: %s", error)  # noqa: TRY400 - a line is enough
         else:
-            log.warning("the settings were reloaded")
+            log.log(logging.DEBUG if is_quiet else logging.WARNING, "the settings were reloaded")
 
 
 def make_server(gateway: Gateway, load: LoadConfig, on_ready: OnReady | None) -> uvicorn.Server:
@@ -198,17 +202,21 @@ def listening_socket(config: GatewayConfig, *, shares_port: bool = False) -> soc
 
 
 class Workers:
-    """Worker processes on one port; one that ends is started again."""
+    """Worker processes on one port; one that ends is started again.
+
+    A worker also ends when this process is killed: it holds one end of a pipe that then closes.
+    """
 
     def __init__(self, count: int, run: Callable[[], None]) -> None:
         self._count = count
         self._run = run
         self._started: dict[int, float] = {}
         self._is_ending = False
+        self._lifeline = os.pipe()
 
     def serve(self) -> int:
         """Run until a signal ends it; returns the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _SIGNALS:
             signal.signal(number, self._forward)
         for _ in range(self._count):
             self._start()
@@ -230,21 +238,37 @@ class Workers:
         return 0 if self._is_ending and early_ends < _MAX_EARLY_ENDS else 1
 
     def _start(self) -> None:
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_DFL)
-                self._run()
-                code = 0
-            except BaseException:
-                log.exception("a worker failed")
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        self._started[pid] = time.monotonic()
+        # A signal between the fork and the note of its process would not reach the worker, which
+        # would serve for ever; it waits until both have happened.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            if self._is_ending:
+                return
+            pid = os.fork()
+            if pid == 0:
+                self._work(mask)
+            self._started[pid] = time.monotonic()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _work(self, mask: Iterable[int]) -> None:
+        """Serve in a worker process; it does not return."""
+        code = 1
+        try:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server can reload
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.close(self._lifeline[1])
+            threading.Thread(target=_end_with, args=(self._lifeline[0],), daemon=True).start()
+            self._run()
+            code = 0
+        except BaseException:
+            log.exception("a worker failed")
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
     def _forward(self, number: int, _: object = None) -> None:
         if number != signal.SIGHUP:
@@ -254,3 +278,9 @@ class Workers:
                 os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
             except ProcessLookupError:
                 continue
+
+
+def _end_with(lifeline: int) -> None:
+    """End this process in order once the other end of a pipe is closed."""
+    os.read(lifeline, 1)
+    os.kill(os.getpid(), signal.SIGTERM)

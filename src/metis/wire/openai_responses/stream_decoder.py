@@ -463,9 +463,13 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             final_items.append(item)
         for item in remaining:
             reporter.finish_item(item, item.to_wire(), events)
+        # Events out of order may have begun an item twice: the final one counts, since OpenAI
+        # answers 400 to a history with one id on two items.
+        ids = {maybe_text(item.wire.get("id")) for item in final_items} - {None}
+        others = [item for item in remaining if maybe_text(item.wire.get("id")) not in ids]
         # A final response that leaves items out does not revoke them: a client has read them, and a
         # call among them may run already.
-        return [item.wire for item in _merged(final_items, remaining, items)]
+        return [item.wire for item in _merged(final_items, others, items)]
 
     def _decode_error(self, wire: Wire, events: list[StreamEvent]) -> None:
         keys = {key: value for key, value in wire.items() if key != "type"}
