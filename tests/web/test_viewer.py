@@ -28,6 +28,7 @@ from metis.canonical import (
     new_ulid,
 )
 from metis.web.app import COOKIE, TokenAccess, Viewer
+from metis.web.index import ViewerIndex
 
 pytestmark = pytest.mark.anyio
 TOKEN = "a-token-of-the-start"  # noqa: S105 - of this test
@@ -259,6 +260,18 @@ async def test_calls_that_a_fork_copied_are_counted_once(shown: Any) -> None:
     assert "$0.0066" in (await browser.get("/cost"))[2]
     assert "anthropic:claude-sonnet-4-6,2,2000" in (await browser.get("/cost.csv?by=model"))[2]
     assert "Forked from" in (await browser.get(await newest(browser)))[2]
+
+
+async def test_the_filters_offer_the_values_of_the_conversations(shown: Any) -> None:
+    browser, _, opened = shown
+    page = (await browser.get("/"))[2]
+    assert '<select name="model"><option value="">all</option><option>anthropic:' in page
+    index = ViewerIndex(opened)
+    await index.refresh()
+    assert (await index.choices())["model"] != []
+    # Who has no conversation here learns nothing of those of others.
+    assert not any((await index.choices("another")).values())
+    index.close()
 
 
 async def newest(browser: Any) -> str:

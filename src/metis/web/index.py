@@ -370,7 +370,8 @@ class ViewerIndex:
             result: dict[str, list[str]] = {}
             for column in ("program", "model", "project", "key"):
                 sql = (
-                    f"SELECT DISTINCT {column} FROM conversations WHERE key = ? OR ? = '' LIMIT 500"  # noqa: S608 - names of ours
+                    f"SELECT DISTINCT {column} FROM conversations "  # noqa: S608 - names of ours
+                    "WHERE ? IS NULL OR tenant = ? LIMIT 500"
                 )
                 result[column] = sorted(
                     row[0] for row in database.execute(sql, (tenant, tenant)) if row[0]
