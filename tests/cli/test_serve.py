@@ -1,17 +1,22 @@
 """`metis serve` and `metis run`: what they print, and how a client is started."""
 
+import asyncio
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from metis.cli.main import cli
+from metis.cli.serve import STORE_CACHE_BYTES, make_gateway
 from metis.gateway.clients import client_setups
+from metis.gateway.config import GatewayConfig
 
 
 @pytest.mark.parametrize("client", ["claude", "codex", "gemini", "opencode", "aider"])
@@ -35,6 +40,40 @@ def test_the_settings_of_opencode_are_json() -> None:
     setup = client_setups("http://127.0.0.1:1", "key")["opencode"]
     options = json.loads(setup.environment["OPENCODE_CONFIG_CONTENT"])
     assert options["provider"]["metis"]["options"]["baseURL"] == "http://127.0.0.1:1/v1"
+
+
+def test_connections_of_the_gateway_hold_little_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METIS_HOME", str(tmp_path))
+    connections: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def connect_and_note(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connections.append(connect(*arguments, **options))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_note)
+    gateway = make_gateway(GatewayConfig(store=f"sqlite:///{tmp_path}/store.db"))
+    try:
+        sizes = [
+            connection.execute("PRAGMA cache_size").fetchone()[0]
+            for connection in connections
+            if is_open(connection)
+        ]
+    finally:
+        asyncio.run(gateway.stop())
+    # A negative size is in KiB; a connection would otherwise hold up to 32 MB of the file.
+    assert sizes
+    assert set(sizes) == {-STORE_CACHE_BYTES // 1024}
+
+
+def is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return False
+    return True
 
 
 @pytest.mark.slow

@@ -88,13 +88,14 @@ def with_think_tags(messages: Sequence[Message], name: str) -> Sequence[Message]
 class ThinkTagDecoder(DecoderWrapper):
     """A stream decoder that turns thinking at the beginning of the first text into its own block.
 
-    `_handle` is the state: the method for the next piece of that text.
+    `_handle` is the state: the method for the next piece of that text. It is
+    unbound, as a bound method would be a reference cycle.
     """
 
     def __init__(self, decoder: StreamDecoder, issuer: str) -> None:
         super().__init__(decoder)
         self._issuer = issuer
-        self._handle = self._await_tag
+        self._handle = ThinkTagDecoder._await_tag
         self._pending = ""
         """Text that may still turn out to be part of a tag."""
         self._first_index = 0
@@ -122,17 +123,21 @@ class ThinkTagDecoder(DecoderWrapper):
                 yield replace(event, message=message)
             case TextDelta() if self._is_at_start():
                 self._first_index = event.content_block_index
-                yield from self._handle(event.message_id, event.text)
+                yield from self._handle(self, event.message_id, event.text)
             case TextDelta() if event.content_block_index == self._first_index:
-                yield from self._handle(event.message_id, event.text)
+                yield from self._handle(self, event.message_id, event.text)
             case _:
                 yield from self._flush(event.message_id)
-                self._handle = self._pass_text
+                self._handle = ThinkTagDecoder._pass_text
                 index = event.content_block_index + max(self._block_count - 1, 0)
                 yield replace(event, content_block_index=index)
 
     def _is_at_start(self) -> bool:
-        return not self._block_count and self._handle == self._await_tag and not self._pending
+        return (
+            not self._block_count
+            and self._handle is ThinkTagDecoder._await_tag
+            and not self._pending
+        )
 
     def _await_tag(self, message_id: str, text: str) -> Iterator[StreamEvent]:
         """Wait until it is clear whether the text begins with a tag."""
@@ -142,7 +147,7 @@ class ThinkTagDecoder(DecoderWrapper):
             return
         pending, self._pending = self._pending, ""
         if not stripped.startswith(OPENING):
-            self._handle = self._pass_text
+            self._handle = ThinkTagDecoder._pass_text
             yield from self._pass_text(message_id, pending)
             return
         lead = pending[: len(pending) - len(stripped)]
@@ -151,7 +156,7 @@ class ThinkTagDecoder(DecoderWrapper):
         # The block exists even if the thinking is empty, as in a plain response.
         self._block_count += 1
         yield self._thinking(message_id, "", format=TAGGED)
-        self._handle = self._pass_thinking
+        self._handle = ThinkTagDecoder._pass_thinking
         yield from self._pass_thinking(message_id, stripped[len(OPENING) :])
 
     def _pass_thinking(self, message_id: str, text: str) -> Iterator[StreamEvent]:
@@ -161,13 +166,13 @@ class ThinkTagDecoder(DecoderWrapper):
         if thinking:
             yield self._thinking(message_id, thinking)
         if closing:
-            self._handle = self._await_text
+            self._handle = ThinkTagDecoder._await_text
             yield from self._await_text(message_id, after)
 
     def _await_text(self, message_id: str, text: str) -> Iterator[StreamEvent]:
         # A block without text would be empty, which a plain response never has.
         if text:
-            self._handle = self._pass_text
+            self._handle = ThinkTagDecoder._pass_text
             yield self._new_text(message_id, text)
 
     def _pass_text(self, message_id: str, text: str) -> Iterator[StreamEvent]:
@@ -191,7 +196,7 @@ class ThinkTagDecoder(DecoderWrapper):
 
     def _flush(self, message_id: str) -> Iterator[StreamEvent]:
         pending, self._pending = self._pending, ""
-        if pending and self._handle == self._pass_thinking:
+        if pending and self._handle is ThinkTagDecoder._pass_thinking:
             yield self._thinking(message_id, pending)
         elif pending:
             yield from self._pass_text(message_id, pending)

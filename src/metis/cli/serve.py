@@ -37,6 +37,9 @@ from metis.transport.keys import Keys
 KEYS_VARIABLE = "METIS_GATEWAY_KEYS"
 """The environment variable for keys of clients: other users can read the command line."""
 _START_TIMEOUT_S = 30.0
+STORE_CACHE_BYTES = 4 * 1024 * 1024
+"""How much of the store each connection of the gateway holds in memory: it appends, and looks up
+few rows by their keys, while 32 MB for each connection would be more than the gateway itself."""
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
@@ -113,7 +116,9 @@ def make_gateway(config: GatewayConfig) -> Any:
     is_simulated = not Providers(config, keys).names()
     models = Models(base_urls=base_urls, keys=keys, free=is_simulated)
     store_url = config.store or paths.store_url
-    store = None if config.store == NO_STORE else open_store(store_url)
+    store = (
+        None if config.store == NO_STORE else open_store(store_url, cache_bytes=STORE_CACHE_BYTES)
+    )
     backlog = None if store is None else Backlog(home_directory(os.environ) / "spool", store_url)
     waiting = WaitingExchanges(backlog)
     gateway = Gateway(

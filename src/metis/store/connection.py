@@ -28,7 +28,7 @@ from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, RecoveryEntry
 from metis.store.private_files import home_directory
 from metis.store.spool import RestoreJob, Spool
-from metis.store.sqlite import SqliteDatabase
+from metis.store.sqlite import CACHE_BYTES, SqliteDatabase
 from metis.store.tables import UnmatchedResultError
 from metis.store.writer import FunctionJob, Writer
 
@@ -208,11 +208,14 @@ class StoreConnection:
         return await asyncio.get_running_loop().run_in_executor(self._readers, function)
 
 
-def open_database(url: str, *, durability: Durability, wait_s: float) -> Database:
-    """Open the database at a URL."""
+def open_database(
+    url: str, *, durability: Durability, wait_s: float, cache_bytes: int = CACHE_BYTES
+) -> Database:
+    """Open the database at a URL; `cache_bytes` is for SQLite, whose pages are in this process."""
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
-        return SqliteDatabase(sqlite_path(url), durability=durability, wait_s=wait_s)
+        path = sqlite_path(url)
+        return SqliteDatabase(path, durability=durability, wait_s=wait_s, cache_bytes=cache_bytes)
     if scheme in ("postgresql", "postgres"):
         from metis.store.postgres import PostgresDatabase  # noqa: PLC0415 - an optional driver
 

@@ -50,6 +50,8 @@ DIALECT = "sqlite"
 _CHECKPOINT_CHANGES = 2500
 _MAX_LOG_BYTES = 64 * 1024 * 1024
 _STATEMENTS = 256
+CACHE_BYTES = 32 * 1024 * 1024
+"""How much of the file each connection holds in memory, unless the caller states another size."""
 _RETRY_PAUSE_S = 0.001
 # Rows per multi-row INSERT: fewer are faster one by one, more are not faster.
 _BLOCK = 16
@@ -107,12 +109,15 @@ class SqliteTransaction:
 class SqliteDatabase:
     """A file with the tables of the store."""
 
-    def __init__(self, path: Path, *, durability: str, wait_s: float) -> None:
+    def __init__(
+        self, path: Path, *, durability: str, wait_s: float, cache_bytes: int = CACHE_BYTES
+    ) -> None:
         self.name = str(path)
         self.is_cheap_to_commit = durability == "process"
         self._path = path
         self._synchronous = "NORMAL" if durability == "process" else "FULL"
         self._wait_s = wait_s
+        self._cache_kib = max(1, cache_bytes // 1024)
         self._lock = threading.Lock()
         # Held during a checkpoint of the log; acquired before the other lock.
         self._checkpoint_lock = threading.Lock()
@@ -171,7 +176,7 @@ class SqliteDatabase:
                 "temp_store = MEMORY",
                 "wal_autocheckpoint = 0",
                 "busy_timeout = 0",
-                "cache_size = -32768",
+                f"cache_size = {-self._cache_kib}",
             ):
                 connection.execute(f"PRAGMA {pragma}")
         except sqlite3.Error:

@@ -31,6 +31,7 @@ from metis.deprecation import renamed_parameters
 from metis.store import maintenance, queries, transfer
 from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
 from metis.store.connection import (
+    CACHE_BYTES,
     WAIT_S,
     Durability,
     StoreConnection,
@@ -455,12 +456,13 @@ class Store(StoreConnection):
             self._written_sessions.update(session_ids)
 
 
-def open_store(
+def open_store(  # noqa: PLR0913 - all by name
     url: str | None = None,
     *,
     durability: Durability = "process",
     wait_s: float = WAIT_S,
     recover: bool = True,
+    cache_bytes: int = CACHE_BYTES,
     now: Callable[[], datetime] = utc_now,
 ) -> Store:
     """Open a store, create it if it does not exist, and close what a crash left open in it.
@@ -470,13 +472,14 @@ def open_store(
         durability: what an acknowledged write survives.
         wait_s: how long to wait for another process that is writing.
         recover: whether to close what a crash left open.
+        cache_bytes: how much of a SQLite file each of its connections holds in memory.
         now: the clock.
 
     Raises:
         StoreError: the store cannot be opened; the subclass and the hint say why.
     """
     url = url or default_url(os.environ)
-    database = open_database(url, durability=durability, wait_s=wait_s)
+    database = open_database(url, durability=durability, wait_s=wait_s, cache_bytes=cache_bytes)
     try:
         spool = Spool(home_directory(os.environ) / "spool", url)
         store = Store(database, spool=spool, now=now)

@@ -94,7 +94,10 @@ class StreamMeter:
         self.add_block()
 
     def add_arguments(self, call: object, size: int) -> None:
-        """Count characters of the arguments of one call, which `call` identifies."""
+        """Count characters of the arguments of one call.
+
+        `call` identifies it. An object that refers to this meter would be a reference cycle.
+        """
         total = self._arguments[call] = self._arguments.get(call, 0) + size
         if total > self.limits.argument_bytes:
             raise limit_error(self.limits, "argument_bytes")

@@ -44,6 +44,25 @@ class BaseStreamEncoder(ABC):
     wire_id_prefix: ClassVar[str]
     encode_response: "ClassVar[staticmethod[[Message, RequestContext], bytes]]"
     """Encodes a plain response of the protocol."""
+    # Of the class, as bound methods in each encoder would be reference cycles: an ended stream
+    # would stay in memory until a collection of the oldest generation.
+    _encoders: ClassVar[Mapping[type, Callable[[Any, Any], bytes]]]
+
+    def __init_subclass__(cls) -> None:
+        """Collect the methods of the events, those of the protocol before those of its base."""
+        super().__init_subclass__()
+        cls._encoders = {
+            MessageStart: cls._message_start,
+            TextDelta: cls._text,
+            ThinkingDelta: cls._thinking,
+            ToolUseStart: cls._tool_start,
+            ToolUseInputDelta: cls._tool_input,
+            ToolUseEnd: cls._tool_end,
+            BlockAdded: cls._block,
+            UsageUpdate: cls._note_usage,
+            MessageComplete: cls._complete,
+            StreamError: cls._error,
+        }
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
@@ -53,22 +72,10 @@ class BaseStreamEncoder(ABC):
         """Whether the events come from this protocol, so that ids and original forms can stay."""
         self.losses: list[Loss] = []
         self._usage: Usage | None = None
-        self._encoders: Mapping[type, Callable[[Any], bytes]] = {
-            MessageStart: self._message_start,
-            TextDelta: self._text,
-            ThinkingDelta: self._thinking,
-            ToolUseStart: self._tool_start,
-            ToolUseInputDelta: self._tool_input,
-            ToolUseEnd: self._tool_end,
-            BlockAdded: self._block,
-            UsageUpdate: self._note_usage,
-            MessageComplete: self._complete,
-            StreamError: self._error,
-        }
 
     def encode(self, event: StreamEvent) -> bytes:
         """Encode one event; some events need no bytes, and nothing follows the end."""
-        return b"" if self._has_ended else self._encoders[type(event)](event)
+        return b"" if self._has_ended else self._encoders[type(event)](self, event)
 
     def finish(self) -> bytes:
         """Return the bytes that close the stream; one without a final event ends in an error."""

@@ -1,7 +1,7 @@
 """Stream decoder of Anthropic Messages: server-sent events in, stream events out."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError
@@ -111,15 +111,6 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         self._call_counts: dict[str, int] = {}
         self._newest = 0
         """The highest index of a block."""
-        self._handlers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
-            "message_start": self._on_message_start,
-            "content_block_start": self._on_block_start,
-            "content_block_delta": self._on_block_delta,
-            "content_block_stop": self._on_block_stop,
-            "message_delta": self._on_message_delta,
-            "message_stop": self._on_message_stop,
-            "error": self._on_error,
-        }
 
     def _early_end_error(self) -> ProviderError:
         if not self._has_begun and self._head.strip():
@@ -140,7 +131,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         wire = self._read_event(data, events)
         handler = None if wire is None else self._handlers.get(maybe_text(wire.get("type")) or "")
         if wire is not None and handler is not None:
-            handler(wire, events)
+            handler(self, wire, events)
 
     def _on_message_start(self, wire: Wire, events: list[StreamEvent]) -> None:
         body = dict(maybe_object(wire.get("message")))
@@ -277,6 +268,18 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         message = decode_body(body, self._context, message_id=self._message_id, status=status)
         arguments = [block.arguments for block in blocks]
         return mark_invalid_calls(message, arguments) if any(arguments) else message
+
+    # Of the class, as bound methods in each decoder would be reference cycles: an ended stream
+    # would stay in memory until a collection of the oldest generation.
+    _handlers: ClassVar[Mapping[str, Callable[[Any, Wire, list[StreamEvent]], None]]] = {
+        "message_start": _on_message_start,
+        "content_block_start": _on_block_start,
+        "content_block_delta": _on_block_delta,
+        "content_block_stop": _on_block_stop,
+        "message_delta": _on_message_delta,
+        "message_stop": _on_message_stop,
+        "error": _on_error,
+    }
 
 
 _PLAIN_STARTS: tuple[Wire, ...] = (

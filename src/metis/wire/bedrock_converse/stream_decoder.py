@@ -7,7 +7,7 @@ bytes end after the stop reason.
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError, ResponseLimitError
@@ -193,14 +193,6 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         self._call_counts: dict[str, int] = {}
         self._open: dict[int, _PartialBlock] = {}
         """The blocks that go on, by the index that the provider gives them."""
-        self._handlers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
-            "messageStart": self._on_message_start,
-            "contentBlockStart": self._on_block_start,
-            BLOCK_DELTA: self._on_block_delta,
-            "contentBlockStop": self._on_block_stop,
-            "messageStop": self._on_message_stop,
-            "metadata": self._on_metadata,
-        }
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         if not self._has_begun:
@@ -239,7 +231,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         if handler is not None and wire is not None:
             # Padding hides the length of a token from an observer of the network.
             wire.pop(_PADDING, None)
-            handler(wire, events)
+            handler(self, wire, events)
 
     def _begin_response(self, events: list[StreamEvent]) -> None:
         # No event of the stream names the model.
@@ -364,6 +356,17 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         body = {**self._body, "output": {"message": {**message, "content": content}}}
         built = decode_body(body, self._context, message_id=self._message_id, status=status)
         return mark_invalid_calls(built, (block.arguments for block in self._blocks))
+
+    # Of the class, as bound methods in each decoder would be reference cycles: an ended stream
+    # would stay in memory until a collection of the oldest generation.
+    _handlers: ClassVar[Mapping[str, Callable[[Any, Wire, list[StreamEvent]], None]]] = {
+        "messageStart": _on_message_start,
+        "contentBlockStart": _on_block_start,
+        BLOCK_DELTA: _on_block_delta,
+        "contentBlockStop": _on_block_stop,
+        "messageStop": _on_message_stop,
+        "metadata": _on_metadata,
+    }
 
 
 def _is_client_call(rest: Mapping[str, Any]) -> bool:

@@ -122,6 +122,7 @@ class _PartialCall:
 
     def __init__(self, meter: StreamMeter) -> None:
         self._meter = meter
+        self._meter_key = object()
         self._part: Wire = {}
         self._call: Wire = {}
         self._arguments: Wire = {}
@@ -148,7 +149,8 @@ class _PartialCall:
     def _set(self, piece: Wire) -> None:
         path = maybe_text(piece.get("jsonPath")) or ""
         value: Any = next((piece[key] for key in _VALUES if key in piece), None)
-        self._meter.add_arguments(self, len(path) + (len(value) if isinstance(value, str) else 1))
+        size = len(value) if isinstance(value, str) else 1
+        self._meter.add_arguments(self._meter_key, len(path) + size)
         is_text = isinstance(value, str) or (value is None and "nullValue" not in piece)
         if self._open_place is not None and path == self._open_path and is_text:
             self._open_pieces.append(value or "")

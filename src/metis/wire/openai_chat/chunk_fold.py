@@ -33,6 +33,7 @@ class CallFold:
 
     def __init__(self, meter: StreamMeter) -> None:
         self._meter = meter
+        self._meter_key = object()
         self.wire_id = ""
         self.name = ""
         self.pieces: list[str] = []
@@ -86,7 +87,7 @@ class CallFold:
     def add_piece(self, piece: str) -> None:
         """Add a piece of the arguments."""
         self.pieces.append(piece)
-        self._meter.add_arguments(self, len(piece))
+        self._meter.add_arguments(self._meter_key, len(piece))
 
     def announcement(self) -> Wire:
         """Return how the call began: its kind, and keys that no event has a field for."""

@@ -74,9 +74,9 @@ class ChatStreamEncoder(BaseStreamEncoder):
             return b""
         encode = self._encoders[type(event)]
         if self._envelope or isinstance(event, MessageStart | UsageUpdate | StreamError):
-            return encode(event)
+            return encode(self, event)
         # A client expects the role first, also of a stream that lacks the event for it.
-        return self._message_start(MessageStart(event.message_id)) + encode(event)
+        return self._message_start(MessageStart(event.message_id)) + encode(self, event)
 
     def finish(self) -> bytes:
         """Encode the mark of the end; a stream that failed or was cut off has none."""

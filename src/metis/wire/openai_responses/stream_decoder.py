@@ -11,7 +11,7 @@ once only the first is reported as it grows. The others wait, and are then repor
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -237,27 +237,6 @@ class ResponsesStreamDecoder(SseStreamDecoder):
         self._has_done_mark = False
         self._scope = self._message_id
         """The response that its calls belong to, by the id that it had when it began."""
-        self._decoders: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
-            "response.created": self._decode_response,
-            "response.queued": self._decode_response,
-            "response.in_progress": self._decode_response,
-            "response.completed": self._decode_end,
-            "response.incomplete": self._decode_end,
-            "response.failed": self._decode_end,
-            "response.cancelled": self._decode_end,
-            "response.output_item.added": self._decode_item_added,
-            "response.output_item.done": self._decode_item_done,
-            "response.content_part.added": self._decode_part,
-            "response.content_part.done": self._decode_part,
-            "response.output_text.delta": partial(self._decode_text, "output_text"),
-            "response.output_text.annotation.added": self._decode_annotation,
-            "response.refusal.delta": partial(self._decode_text, "refusal"),
-            "response.reasoning_summary_text.delta": self._decode_summary,
-            "response.reasoning_text.delta": self._decode_reasoning,
-            "response.function_call_arguments.delta": partial(self._decode_arguments, FUNCTION),
-            "response.custom_tool_call_input.delta": partial(self._decode_arguments, CUSTOM),
-            "error": self._decode_error,
-        }
 
     def _end_early(self, events: list[StreamEvent]) -> None:
         body = None if self._has_begun else self._read_head()
@@ -296,7 +275,7 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             return
         decode = self._decoders.get(maybe_text(wire.get("type")) or "")
         if decode is not None:
-            decode(wire, events)
+            decode(self, wire, events)
         # Some servers send a bare error body in place of an event.
         elif wire.get("error") and "type" not in wire:
             self._decode_error(wire, events)
@@ -375,7 +354,7 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             index = maybe_count(wire.get("content_index")) or 0
             item.parts[index] = dict(maybe_object(wire.get("part")))
 
-    def _decode_text(self, kind: str, wire: Wire, events: list[StreamEvent]) -> None:
+    def _decode_text(self, wire: Wire, events: list[StreamEvent], *, kind: str) -> None:
         item = self._item_of(wire, "message", events)
         index = maybe_count(wire.get("content_index")) or 0
         if not item.is_done:
@@ -411,7 +390,7 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             addition = item.add_reasoning(_delta_of(wire))
             self._begin_response(events).report_thinking(item, addition, events)
 
-    def _decode_arguments(self, kind: str, wire: Wire, events: list[StreamEvent]) -> None:
+    def _decode_arguments(self, wire: Wire, events: list[StreamEvent], *, kind: str) -> None:
         item = self._item_of(wire, kind, events)
         if not item.is_done:
             piece = _delta_of(wire)
@@ -498,6 +477,30 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             status=status,
             scope=self._scope,
         )
+
+    # Of the class, as bound methods in each decoder would be reference cycles: an ended stream
+    # would stay in memory until a collection of the oldest generation.
+    _decoders: ClassVar[Mapping[str, Callable[[Any, Wire, list[StreamEvent]], None]]] = {
+        "response.created": _decode_response,
+        "response.queued": _decode_response,
+        "response.in_progress": _decode_response,
+        "response.completed": _decode_end,
+        "response.incomplete": _decode_end,
+        "response.failed": _decode_end,
+        "response.cancelled": _decode_end,
+        "response.output_item.added": _decode_item_added,
+        "response.output_item.done": _decode_item_done,
+        "response.content_part.added": _decode_part,
+        "response.content_part.done": _decode_part,
+        "response.output_text.delta": partial(_decode_text, kind="output_text"),
+        "response.output_text.annotation.added": _decode_annotation,
+        "response.refusal.delta": partial(_decode_text, kind="refusal"),
+        "response.reasoning_summary_text.delta": _decode_summary,
+        "response.reasoning_text.delta": _decode_reasoning,
+        "response.function_call_arguments.delta": partial(_decode_arguments, kind=FUNCTION),
+        "response.custom_tool_call_input.delta": partial(_decode_arguments, kind=CUSTOM),
+        "error": _decode_error,
+    }
 
 
 def _merged(
