@@ -147,6 +147,7 @@ async def serve(  # noqa: PLR0913 - settings, all by name
         config, Keys(environment={}), recorder=recorder, store=store, has_connection_watch=True
     )
     sock = socket.socket()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as `listening_socket` does
     sock.bind(("127.0.0.1", 0))
     server = make_server(gateway, lambda: config, None)
     task = asyncio.ensure_future(server.serve([sock]))

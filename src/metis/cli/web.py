@@ -29,6 +29,8 @@ def run_web(store: str | None, port: int, *, opens_browser: bool) -> int:
     """Serve the viewer until it is interrupted."""
     try:
         listening = socket.create_server((_HOST, port))
+        # asyncio sets this only for sockets that name their protocol.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         raise SettingsError(f"port {port}: {error.strerror}", place="--port") from None
     token = secrets.token_urlsafe(24)

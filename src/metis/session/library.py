@@ -91,6 +91,9 @@ class LazySimulator:
 
     def __init__(self) -> None:
         self._socket = socket.create_server((_HOST, 0))
+        # asyncio sets this only for sockets that name their protocol; parts of a response would
+        # wait for each other's acknowledgement, 40 ms at a time.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)  # noqa: FBT003 - positional-only
         self._loading: asyncio.Task[None] | None = None
         self._running: tuple[LoopThread, Simulator] | None = None
