@@ -81,7 +81,7 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
     # An error of this provider goes to the client with the type that it came with.
     if error.provider == PROTOCOL:
         status, kind = error.status or status, error.kind or kind
-    elif error.status in _TYPE_OF_STATUS:
+    elif error.status is not None and error.status in _TYPE_OF_STATUS:
         status, kind = error.status, _TYPE_OF_STATUS[error.status]
     elif error.status == _TOO_LARGE and error.provider is None:
         # The limit of a server in between, which a shorter history alone may not help.
