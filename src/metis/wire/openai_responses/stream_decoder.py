@@ -448,7 +448,7 @@ class ResponsesStreamDecoder(SseStreamDecoder):
         others = [item for item in remaining if maybe_text(item.wire.get("id")) not in ids]
         # A final response that leaves items out does not revoke them: a client has read them, and a
         # call among them may run already.
-        return [item.wire for item in _merged(final_items, others, items)]
+        return list(_with_unique_ids(_merged(final_items, others, items)))
 
     def _decode_error(self, wire: Wire, events: list[StreamEvent]) -> None:
         keys = {key: value for key, value in wire.items() if key != "type"}
@@ -519,3 +519,19 @@ def _merged(
 
 def _delta_of(wire: Wire) -> str:
     return maybe_text(wire.get("delta")) or ""
+
+
+def _with_unique_ids(items: Iterable[StreamItem]) -> Iterator[Wire]:
+    """Yield items; one with the id of an earlier one gets another, as OpenAI refuses both (T10)."""
+    counts: dict[tuple[str, str], int] = {}
+    for item in items:
+        wire = item.wire
+        # A result has the id of its call; only calls must differ.
+        for key in ("id", "call_id") if item.kind.endswith("_call") else ("id",):
+            value = maybe_text(wire.get(key))
+            if value is None:
+                continue
+            count = counts[key, value] = counts.get((key, value), 0) + 1
+            if count > 1:
+                wire = {**wire, key: f"{value}_{count}"}
+        yield wire
