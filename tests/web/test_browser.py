@@ -34,6 +34,9 @@ from metis.canonical import (
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 sync_api: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = sync_api.expect
+# Assertions wait until they hold: a click does not wait for the page that it opens.
+expect.set_options(timeout=60_000)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine"),
@@ -129,6 +132,7 @@ class Shown:
 
     def page(self, **context: Any) -> Any:
         page = self.browser.new_context(**context).new_page()
+        page.set_default_timeout(60_000)
         faults: list[str] = []
 
         def note_error(error: Any) -> None:
@@ -184,7 +188,7 @@ def test_the_token_is_in_no_address_that_stays(shown: Shown) -> None:
     page = shown.page()
     assert page.url == shown.root
     assert "token" not in page.content()
-    assert "localhost" not in page.evaluate("document.cookie")
+    assert page.evaluate("document.cookie") == ""
     other = shown.browser.new_context().new_page()
     assert other.goto(shown.root).status == 401
 
@@ -193,14 +197,16 @@ def test_a_person_moves_with_the_keyboard(shown: Shown) -> None:
     page = shown.page()
     page.keyboard.press("j")
     page.keyboard.press("j")
-    assert page.locator(".current").count() == 1
+    expect(page.locator(".current")).to_have_count(1)
     page.keyboard.press("k")
     page.keyboard.press("Enter")
     page.wait_for_url("**/s/**")
     page.keyboard.press("?")
-    assert page.locator("dialog#help").is_visible()
+    expect(page.locator("dialog#help")).to_be_visible()
     page.keyboard.press("Escape")
+    expect(page.locator("dialog#help")).to_be_hidden()
     page.keyboard.press("/")
+    expect(page.locator("input[name=q]")).to_be_focused()
     page.keyboard.type("owl")
     page.keyboard.press("Enter")
     page.wait_for_url("**q=owl**")
@@ -212,12 +218,12 @@ def test_a_person_moves_with_the_keyboard(shown: Shown) -> None:
 
 def test_filters_select_conversations(shown: Shown) -> None:
     page = shown.page()
-    assert page.locator("#rows .row").count() == 2
+    expect(page.locator("#rows .row")).to_have_count(2)
     page.select_option("select[name=model]", MODEL)
     page.click("button:has-text('Show')")
-    assert page.locator("#rows .row").count() == 1
+    expect(page.locator("#rows .row")).to_have_count(1)
     page.goto(f"{shown.root}?min_cost=100")
-    assert "No conversations here" in page.inner_text("main")
+    expect(page.locator("main")).to_contain_text("No conversations here")
 
 
 def test_hostile_content_is_shown_as_text(shown: Shown) -> None:
@@ -227,24 +233,22 @@ def test_hostile_content_is_shown_as_text(shown: Shown) -> None:
         assert page.title() != "owned"
         assert page.locator("main script, main svg, main a[href^=javascript]").count() == 0
     page.goto(f"{shown.root}s/{shown.session}")
-    assert "<script>document.title" in page.inner_text("main")
+    expect(page.locator("main")).to_contain_text("<script>document.title")
     assert page.faults == []
 
 
 def test_older_messages_are_loaded_when_they_are_wanted(shown: Shown) -> None:
     page = shown.page()
     page.goto(f"{shown.root}s/{shown.long}")
-    assert page.locator("article").count() == 50
+    expect(page.locator("article")).to_have_count(50)
     page.click("text=Show older messages")
-    page.wait_for_function("document.querySelectorAll('article').length === 100")
-    texts = page.locator("article .plain").all_inner_texts()
-    assert texts == [f"line {n}" for n in range(80, 180)]
+    expect(page.locator("article .plain")).to_have_text([f"line {n}" for n in range(80, 180)])
 
 
 def test_what_is_added_appears_by_itself(shown: Shown) -> None:
     page = shown.page()
-    page.goto(f"{shown.root}s/{shown.long}")
-    page.wait_for_timeout(300)
+    with page.expect_response("**/live?**"):
+        page.goto(f"{shown.root}s/{shown.long}")
 
     async def add() -> None:
         async with stores.open(shown.url, recover=False) as store:
@@ -254,7 +258,7 @@ def test_what_is_added_appears_by_itself(shown: Shown) -> None:
     # The browser's driver has an event loop in this thread.
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, add()).result()
-    page.wait_for_selector("text=new <script>", timeout=10_000)
+    expect(page.locator("main")).to_contain_text("new <script>")
     assert page.title() != "owned"
     assert page.faults == []
 
@@ -264,23 +268,22 @@ def test_one_request_for_two_models(shown: Shown) -> None:
     page.goto(f"{shown.root}s/{shown.session}/requests?at={shown.response}")
     page.fill("input[name=second]", "gemini:gemini-3.5-flash")
     page.click("text=Compare")
-    assert "generateContent" in page.inner_text("main")
-    assert page.locator("table.diff tr.equal, table.diff tr.changed").count() > 0
+    expect(page.locator("main")).to_contain_text("generateContent")
+    expect(page.locator("table.diff tr.equal, table.diff tr.changed").first).to_be_visible()
     page.goto(f"{shown.root}s/{shown.session}/losses")
     page.fill("input[name=model]", "openai:gpt-5")
     page.click("button:has-text('Show')")
-    assert "thinking dropped" in page.inner_text("main")
-    assert "$" in page.inner_text("main")
+    expect(page.locator("main")).to_contain_text("thinking dropped")
+    expect(page.locator("main")).to_contain_text("$")
 
 
 def test_a_turn_says_why_what_and_how_much(shown: Shown) -> None:
     page = shown.page()
     page.goto(f"{shown.root}s/{shown.session}/turn?at={shown.response}")
-    text = page.inner_text("main")
     for expected in ("the default of all sessions", "global_default", "2,100", "$0.0063", "bytes"):
-        assert expected in text
+        expect(page.locator("main")).to_contain_text(expected)
     page.click("text=indented")
-    assert '"messages"' in page.inner_text("body")
+    expect(page.locator("body")).to_contain_text('"messages"')
 
 
 def test_another_model_answers_the_same_turn(shown: Shown) -> None:
@@ -288,11 +291,10 @@ def test_another_model_answers_the_same_turn(shown: Shown) -> None:
     page.goto(f"{shown.root}s/{shown.session}/replay?at={shown.first}")
     page.fill("input[name=model]", "sim")
     page.click("button:has-text('Ask')")
-    page.wait_for_selector("table.diff, .error", timeout=60_000)
-    assert page.locator("p.error").all_inner_texts() == []
-    text = page.inner_text("main")
-    assert "(thinking) hm" in text
-    assert "only one answer has this call" in text
+    page.locator("table.diff, .error").first.wait_for()
+    expect(page.locator("p.error")).to_have_count(0)
+    expect(page.locator("main")).to_contain_text("(thinking) hm")
+    expect(page.locator("main")).to_contain_text("only one answer has this call")
 
 
 def test_a_form_of_another_site_is_refused(shown: Shown) -> None:
@@ -308,31 +310,30 @@ def test_a_form_of_another_site_is_refused(shown: Shown) -> None:
 def test_what_if_prices_other_models(shown: Shown) -> None:
     page = shown.page()
     page.goto(f"{shown.root}what-if?days=3000")
-    rows = page.locator("tbody tr").all_inner_texts()
-    assert rows[0].startswith("the models that answered")
-    assert any(row.startswith("openai:gpt-5") for row in rows)
+    expect(page.locator("tbody tr").first).to_contain_text("the models that answered")
+    expect(page.locator("tbody tr", has_text="openai:gpt-5")).to_have_count(1)
     page.goto(f"{shown.root}s/{shown.session}/what-if")
-    assert "2 calls" in page.inner_text("main")
+    expect(page.locator("main")).to_contain_text("2 calls")
 
 
 def test_money_and_speed(shown: Shown) -> None:
     page = shown.page()
     page.goto(f"{shown.root}cost")
-    page.wait_for_selector(".plot canvas")
-    assert "$0.0126" in page.inner_text("main")
+    page.locator(".plot canvas").wait_for()
+    expect(page.locator("main")).to_contain_text("$0.0126")
     with page.expect_download() as download:
         page.locator("text=CSV").first.click()
     assert "cost_usd" in Path(download.value.path()).read_text()
     page.goto(f"{shown.root}speed")
-    page.wait_for_selector(".plot canvas")
-    assert "read_file" in page.inner_text("main")
+    page.locator(".plot canvas").wait_for()
+    expect(page.locator("main")).to_contain_text("read_file")
     assert page.faults == []
 
 
 def test_an_export_shows_what_redaction_replaces(shown: Shown) -> None:
     page = shown.page()
     page.goto(f"{shown.root}s/{shown.session}/export")
-    assert re.search("1 . key, first in line", page.inner_text("main"))
+    expect(page.locator("main")).to_contain_text(re.compile("1 . key, first in line"))
     with page.expect_download() as download:
         page.click("text=Redacted file")
     assert "sk-ant-" not in Path(download.value.path()).read_text()
@@ -361,7 +362,7 @@ def test_sql_reads_and_nothing_else(shown: Shown) -> None:
 def test_a_conversation_goes_on_elsewhere(shown: Shown) -> None:
     page = shown.page()
     page.goto(f"{shown.root}s/{shown.session}/resume")
-    assert f"metis handoff codex {shown.session} --go" in page.inner_text("main")
+    expect(page.locator("main")).to_contain_text(f"metis handoff codex {shown.session} --go")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
