@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -57,8 +58,13 @@ class Terminal:
         columns: int = 100,
         rows: int = 30,
         fork_server: Path | None = None,
+        colours: Mapping[str, str] | None = None,
     ) -> None:
-        """Start a program; with a fork server, `metis` as a copy of the process of the server."""
+        """Start a program; with a fork server, `metis` as a copy of the process of the server.
+
+        A terminal with `colours` tells them: `{"11": "ffff/ffff/ffff"}` is a white background.
+        """
+        self._colours = colours or {}
         self._screen = _Screen(columns, rows, history=5000, ratio=0.1)
         self._screen.answer = self._answer
         self._stream = pyte.Stream(self._screen)
@@ -205,6 +211,10 @@ class Terminal:
         except OSError:
             data = b""  # the program has ended
         self.raw += data
+        for number in re.findall(rb"\x1b\]([\d;]+);\?\x1b\\", data):
+            if number.decode() in self._colours:
+                colour = self._colours[number.decode()]
+                self._answer(b"\x1b]%b;rgb:%b\x1b\\" % (number, colour.encode()))
         self._stream.feed(self._decoder.decode(data).replace("\x1b[?2026", "\x1b[?9926"))
         return bool(data)
 

@@ -14,7 +14,7 @@ import click
 
 from metis.cli import gateway_commands, setup_commands, store_commands, wire_commands
 from metis.cli.arguments import SESSION, STORE, complete_models, complete_sessions
-from metis.cli.output import EchoHandler, echo
+from metis.cli.output import EchoHandler, echo, echo_disabled
 from metis.version import SPEC_VERSION, __version__
 
 # The command that gets the arguments if they do not begin with a command.
@@ -274,6 +274,8 @@ def ask(
     `metis QUESTION` does the same. Piped text is added to the question. In a pipe, standard output
     is only the response; everything else goes to standard error.
     """
+    if not (words or files or fragments or start["template"]):
+        click.get_current_context().with_resource(echo_disabled())
     from metis.cli.ask import run_ask
     from metis.cli.startup import StartOptions
 

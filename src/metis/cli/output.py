@@ -6,11 +6,13 @@ as JSON does, which changes no value. `write_data` is for content that programs 
 file or a pipe, as `echo` prints it on a terminal.
 """
 
+import contextlib
 import logging
 import os
 import re
 import sys
 import time
+from collections.abc import Generator, Mapping
 from typing import IO, TextIO
 
 from metis.cli.text import (
@@ -27,6 +29,10 @@ _JSON_UNSAFE = re.compile(
 )
 
 
+# The indexes of the input flags and the local flags in the list of `tcgetattr`.
+_IFLAG, _LFLAG = 0, 3
+
+
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print text for people; control characters in it are shown instead of obeyed."""
     stream = _stream(is_error=err)
@@ -38,6 +44,37 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 def has_colour(stream: TextIO) -> bool:
     """Return whether styles are written to a stream: only to a terminal, unless NO_COLOR is set."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def can_redraw(stream: TextIO | None, environment: Mapping[str, str]) -> bool:
+    """Return whether a stream is a terminal that can write over what it shows."""
+    is_terminal = stream is not None and stream.isatty()
+    return is_terminal and environment.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+@contextlib.contextmanager
+def echo_disabled() -> Generator[None]:
+    """Do not show what is typed; it waits for the next prompt, and Ctrl-C still sends a signal.
+
+    A chat does so before anything else: what is typed while modules load would be shown twice,
+    by the terminal and by the first prompt. A terminal that cannot redraw reads whole lines.
+    """
+    if sys.stdin is None or not sys.stdin.isatty() or not can_redraw(sys.stdout, os.environ):
+        yield
+        return
+    import termios  # noqa: PLC0415 - not on every system, and only a terminal needs it
+
+    stream = sys.stdin.fileno()
+    before = termios.tcgetattr(stream)
+    silent = list(before)
+    # Enter stays a carriage return, which the prompt reads as Enter if it was typed ahead.
+    silent[_IFLAG] &= ~termios.ICRNL
+    silent[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(stream, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(stream, termios.TCSADRAIN, before)
 
 
 def echo_json(data: bytes | str, *, err: bool = False) -> None:

@@ -19,6 +19,9 @@ from metis.events.budget import Budget
 from metis.settings.files import SettingsFile, UserPaths
 from metis.wire.reasoning import REASONING_OFF, Reasoning
 
+ThemeName = Literal["auto", "light", "dark", "terminal"]
+"""For which background the colours of the chat have to be readable."""
+
 
 class Setting(Struct, frozen=True, kw_only=True):
     """One setting; a name that ends in `.*` is a table whose keys the user chooses."""
@@ -125,6 +128,14 @@ _ROWS = (
         kind=tuple[str, ...],
         description="MCP servers by name: a command, or a URL and headers; $NAME is a variable.",
         example='["npx", "-y", "@modelcontextprotocol/server-filesystem", "."]',
+    ),
+    Setting(
+        name="theme",
+        kind=ThemeName,
+        variable="METIS_THEME",
+        default="auto",
+        description="Colours: auto (asks the terminal), light, dark, or terminal (as it has them).",
+        example='"light"',
     ),
     Setting(
         name="notify_after_s",
@@ -249,6 +260,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     base_urls: Mapping[str, str] = {}
     model_tools: Mapping[str, bool] = {}
     mcp: Mapping[str, tuple[str, ...]] = {}
+    theme: ThemeName = "auto"
     notify_after_s: int = 30
     fallbacks: Mapping[str, tuple[str, ...]] = {}
 
@@ -366,6 +378,7 @@ _TYPE_NAMES: Mapping[Any, str] = {
     float: "a number",
     Decimal: "an amount",
     tuple[str, ...]: "a list of texts",
+    ThemeName: "auto, light, dark or terminal",
 }
 
 

@@ -52,6 +52,7 @@ def start(
             rows: int = 30,
             model: str = "sonnet",
             variables: dict[str, str] | None = None,
+            colours: dict[str, str] | None = None,
         ) -> Terminal:
             command = [sys.executable, "-m", "metis", "-m", model, *arguments]
             environment = _environment(tmp_path, compiled) | (variables or {})
@@ -63,6 +64,7 @@ def start(
                     columns=columns,
                     rows=rows,
                     fork_server=None if variables else fork_server,
+                    colours=colours,
                 )
             )
 

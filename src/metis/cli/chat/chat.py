@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+from collections.abc import Generator
 
 from metis.canonical.errors import MetisError
 from metis.cli.attachments import read_prompt
@@ -12,8 +13,9 @@ from metis.cli.chat.completer import ChatCompleter
 from metis.cli.chat.confirmation import ConfirmationDialog
 from metis.cli.chat.keyboard import paste_mode
 from metis.cli.chat.prompt import ChatPrompt
-from metis.cli.chat.screen import Screen, echo_disabled, is_cancelling, signal_handlers
+from metis.cli.chat.screen import Screen, is_cancelling, signal_handlers
 from metis.cli.chat.state import ChatState
+from metis.cli.chat.theme import terminal_colours
 from metis.cli.chat.turn_parts import PROMPT_MARK, show_last_turns
 from metis.cli.error_text import chat_error_text
 from metis.cli.startup import StartedSession
@@ -44,7 +46,7 @@ class Chat:
     """Reads prompts and commands, and runs them."""
 
     def __init__(self, started: StartedSession) -> None:
-        self._screen = screen = Screen()
+        self._screen = screen = Screen(theme=started.loaded.settings.theme)
         self._state = state = ChatState(started, screen)
         started.confirmation.handler = ConfirmationDialog(
             screen, state.keyboard, state.display.paused, state.display.stop
@@ -60,8 +62,7 @@ class Chat:
         preparing = asyncio.create_task(self._prepare())
         reading = asyncio.create_task(self._read_prompts())
         with (
-            contextlib.nullcontext() if self._screen.is_plain else echo_disabled(),
-            contextlib.nullcontext() if self._screen.is_plain else paste_mode(),
+            self._terminal_modes(),
             signal_handlers(
                 stop=self._stop, resized=self._state.display.resized, end=reading.cancel
             ),
@@ -76,6 +77,17 @@ class Chat:
                 preparing.cancel()
                 await self._state.discard_if_empty()
         return 0
+
+    @contextlib.contextmanager
+    def _terminal_modes(self) -> Generator[None]:
+        screen, prompt = self._screen, self._prompt
+        with contextlib.ExitStack() as stack:
+            if prompt is not None:
+                stack.enter_context(paste_mode())
+                if screen.has_colour:
+                    colours = terminal_colours(screen.theme, screen.send_sequence, prompt.redraw)
+                    stack.enter_context(colours)
+            yield
 
     async def _prepare(self) -> None:
         """Load what the first response needs while the user writes; without it, that is slower."""
@@ -167,7 +179,7 @@ def _new_prompt(started: StartedSession, state: ChatState) -> ChatPrompt:
         history=started.paths.home / "history",
         completer=ChatCompleter(state),
         status=state.status,
-        has_colour=state.screen.has_colour,
+        screen=state.screen,
     )
 
 

@@ -12,17 +12,14 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.layout.layout import Layout
 from prompt_toolkit.output import ColorDepth
-from prompt_toolkit.styles import Style
 
+from metis.cli.chat.prompt import prompt_style
 from metis.cli.chat.screen import Screen
 from metis.cli.text import cell_width, one_line, visible_controls
 
 MAX_ROWS = 10
 _HELP = "type to search · Up, Down, Enter · Esc cancels"
 _GAP = 2
-_STYLE = Style.from_dict(
-    {"mark": "bold ansiblue", "current": "bold ansiblue", "detail": "ansibrightblack"}
-)
 
 
 class Choice(Struct, frozen=True):
@@ -95,7 +92,7 @@ class Picker:
         application: Application[str | None] = Application(
             layout=Layout(HSplit([VSplit([prompt, typed]), rows]), focused_element=typed),
             key_bindings=self._bindings(),
-            style=_STYLE,
+            style=prompt_style(self._screen.theme),
             color_depth=None if self._screen.has_colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
         )

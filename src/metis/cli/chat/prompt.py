@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -14,8 +15,10 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.output import ColorDepth
-from prompt_toolkit.styles import Style
+from prompt_toolkit.styles import DynamicStyle, Style
 
+from metis.cli.chat.screen import Screen
+from metis.cli.chat.theme import Theme
 from metis.cli.chat.turn_parts import PROMPT_MARK
 from metis.store.private_files import make_private_directory, make_private_file
 
@@ -23,20 +26,6 @@ MAX_PASTED_LINES = 8
 # Longer pastes are shown as a placeholder and sent in full.
 MAX_PASTED_CHARACTERS = 1000
 
-_STYLE = Style.from_dict(
-    {
-        "mark": "bold ansiblue",
-        "bottom-toolbar": "noreverse",
-        "status": "ansibrightblack",
-        "completion-menu": "noreverse bg:default",
-        "completion-menu.completion": "noreverse bg:default fg:default",
-        "completion-menu.completion.current": "noreverse bold bg:default fg:ansiblue",
-        "completion-menu.meta.completion": "noreverse bg:default fg:ansibrightblack",
-        "completion-menu.meta.completion.current": "noreverse bg:default fg:ansibrightblack",
-        "scrollbar.background": "bg:default",
-        "scrollbar.button": "bg:default",
-    }
-)
 _UNSAFE = re.compile("[\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")
 _PLACEHOLDER = re.compile(r"\[pasted (\d+): \d+ \w+\]")
 
@@ -50,15 +39,15 @@ class ChatPrompt:
         history: Path,
         completer: Completer,
         status: Callable[[], str],
-        has_colour: bool,
+        screen: Screen,
     ) -> None:
         self._pastes: list[str] = []
         self._is_interrupted = False
         self._status = status
         self._session: PromptSession[str] = PromptSession(
             [("class:mark", PROMPT_MARK)],
-            style=_STYLE,
-            color_depth=None if has_colour else ColorDepth.DEPTH_1_BIT,
+            style=DynamicStyle(lambda: prompt_style(screen.theme)),
+            color_depth=None if screen.has_colour else ColorDepth.DEPTH_1_BIT,
             history=_open_history(history),
             completer=completer,
             complete_while_typing=Condition(_is_completable),
@@ -74,6 +63,10 @@ class ChatPrompt:
         )
         # Keeps the status line right below the text instead of at the bottom of the terminal.
         self._session.layout.current_window.dont_extend_height = Always()
+
+    def redraw(self) -> None:
+        """Draw the prompt again, in other colours."""
+        self._session.app.invalidate()
 
     async def read(self, draft: str = "") -> str:
         """Return the text that the user sends; the prompt begins with a draft.
@@ -143,6 +136,31 @@ class _ControlsProcessor(Processor):
                 for style, text, *_ in transformation_input.fragments
             ]
         )
+
+
+def prompt_style(theme: Theme) -> Style:
+    """Return the colours of prompts and lists in a theme."""
+    return _style_of(theme.name(4, "ansiblue"), theme.name(8, "ansibrightblack"))
+
+
+@cache
+def _style_of(accent: str, muted: str) -> Style:
+    return Style.from_dict(
+        {
+            "mark": f"bold {accent}",
+            "current": f"bold {accent}",
+            "detail": muted,
+            "bottom-toolbar": "noreverse",
+            "status": muted,
+            "completion-menu": "noreverse bg:default",
+            "completion-menu.completion": "noreverse bg:default fg:default",
+            "completion-menu.completion.current": f"noreverse bold bg:default fg:{accent}",
+            "completion-menu.meta.completion": f"noreverse bg:default fg:{muted}",
+            "completion-menu.meta.completion.current": f"noreverse bg:default fg:{muted}",
+            "scrollbar.background": "bg:default",
+            "scrollbar.button": "bg:default",
+        }
+    )
 
 
 def _open_history(path: Path) -> History:

@@ -16,7 +16,8 @@ from rich.style import Style
 from rich.text import Text
 
 from metis.cli.chat.rows import split_full, wrap
-from metis.cli.output import write_text
+from metis.cli.chat.theme import Theme
+from metis.cli.output import can_redraw, write_text
 from metis.cli.text import visible_controls
 
 MIN_WIDTH = 20
@@ -29,28 +30,6 @@ _COLOUR_SYSTEMS = {
     "256": ColorSystem.EIGHT_BIT,
     "truecolor": ColorSystem.TRUECOLOR,
 }
-# The indexes of the input flags and the local flags in the list of `tcgetattr`.
-_IFLAG, _LFLAG = 0, 3
-
-
-@contextlib.contextmanager
-def echo_disabled() -> Generator[None]:
-    """Do not show what is typed; it waits for the next prompt, and Ctrl-C still sends a signal."""
-    try:
-        stream = sys.stdin.fileno()
-        before = termios.tcgetattr(stream)
-    except (OSError, ValueError, termios.error):
-        yield  # standard input is not a terminal
-        return
-    silent = list(before)
-    # Enter stays a carriage return, which the prompt reads as Enter if it was typed ahead.
-    silent[_IFLAG] &= ~termios.ICRNL
-    silent[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(stream, termios.TCSADRAIN, silent)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(stream, termios.TCSADRAIN, before)
 
 
 def discard_typed_input() -> None:
@@ -90,13 +69,19 @@ class Screen:
     """Writes to a terminal, or plain lines to a pipe or file."""
 
     def __init__(
-        self, file: TextIO | None = None, environment: Mapping[str, str] | None = None
+        self,
+        file: TextIO | None = None,
+        environment: Mapping[str, str] | None = None,
+        *,
+        theme: str = "auto",
     ) -> None:
         self._file = sys.stdout if file is None else file
         env = os.environ if environment is None else environment
-        self.is_plain = not self._file.isatty() or env.get("TERM", "") in ("", "dumb", "unknown")
+        self.is_plain = not can_redraw(self._file, env)
         """Whether rows cannot be redrawn: a dumb terminal, a pipe or a file."""
         self.has_colour = not self.is_plain and not env.get("NO_COLOR")
+        self.theme = Theme(theme, env)
+        """The colours; what is written before the terminal has reported its own stays as it is."""
         self._console = Console(
             file=self._file,
             force_terminal=not self.is_plain,
@@ -197,7 +182,7 @@ class Screen:
         # The border of the chat: texts are made visible before their width is measured, and again
         # here, where nothing passes by. Segments are usually printable, and that check is fast.
         return "".join(
-            (base + (segment.style or Style.null())).render(
+            self.theme.recolour(base + (segment.style or Style.null())).render(
                 visible_controls(segment.text), color_system=colour_system
             )
             for segment in row.render(self._console)

@@ -358,7 +358,7 @@ class OneShotView:
 
     def __init__(self, started: StartedSession) -> None:
         self._session = started.session
-        self._screen = Screen()
+        self._screen = Screen(theme=started.loaded.settings.theme)
         self._display = TurnDisplay(self._screen)
         if sys.stdin.isatty():
             started.confirmation.handler = self._confirm
