@@ -13,30 +13,29 @@ import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from metis import store as stores
-from metis.canonical import (
-    Message,
-    MessageMetadata,
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests")]
+
+from metis import store as stores  # noqa: E402 - after the path
+from metis.canonical import (  # noqa: E402
     Role,
-    RoutingDecisionRecord,
-    RoutingMode,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    Usage,
     new_tool_use_id,
-    new_ulid,
 )
+from viewer_data import MODEL as SONNET  # noqa: E402
+from viewer_data import Part, add_messages, answered  # noqa: E402
 
-SCREENS = Path(__file__).parent.parent / "docs" / "screens"
-SONNET, GPT = "anthropic:claude-sonnet-4-6", "openai:gpt-5"
+SCREENS = ROOT / "docs" / "screens"
+GPT = "openai:gpt-5"
+ANSWER = "The cache expires on Sunday:\n\n- keep it for 8 days\n- or warm it"
+REASON = "set for the session by the user"
 TITLES = (
     "Why does the nightly build fail on Mondays?",
     "Write a migration for the orders table",
@@ -46,21 +45,14 @@ TITLES = (
 )
 
 
-def response(model: str, tokens: int, cost: str) -> dict[str, Any]:
-    """Return the metadata of a response."""
-    usage = Usage(
-        input_tokens=tokens // 4,
-        cached_input_tokens=tokens - tokens // 4,
-        output_tokens=320,
-        cost_usd=Decimal(cost),
-        pricing_version="2026-05-08",
-        latency_ms=2400 + tokens % 1700,
-    )
-    routing = RoutingDecisionRecord(
-        mode=RoutingMode.MANUAL, chosen_model=model, reason="set for the session by the user"
-    )
-    provider = model.partition(":")[0]
-    return {"model": model, "provider": provider, "routing": routing, "usage": usage}
+def usage(tokens: int) -> dict[str, int]:
+    """Return what a response used, most of it from a cache."""
+    return {
+        "input_tokens": tokens // 4,
+        "cached_input_tokens": tokens - tokens // 4,
+        "output_tokens": 320,
+        "latency_ms": 2400 + tokens % 1700,
+    }
 
 
 async def fill(url: str) -> tuple[str, str]:
@@ -72,7 +64,7 @@ async def fill(url: str) -> tuple[str, str]:
             at = datetime.now(UTC) - timedelta(days=3 * number, minutes=number)
             call = new_tool_use_id()
             model = SONNET if number % 2 == 0 else GPT
-            parts: list[tuple[Role, tuple[Any, ...], dict[str, Any]]] = [
+            parts: list[Part] = [
                 (Role.USER, (TextBlock(title),), {}),
                 (
                     Role.ASSISTANT,
@@ -81,7 +73,7 @@ async def fill(url: str) -> tuple[str, str]:
                         TextBlock("I look at the **log** of the last run first."),
                         ToolUseBlock(call, "read_file", {"path": "build.log"}),
                     ),
-                    response(SONNET, 4200, "0.0093"),
+                    answered(SONNET, cost="0.0093", reason=REASON, **usage(4200)),
                 ),
                 (
                     Role.TOOL,
@@ -95,20 +87,16 @@ async def fill(url: str) -> tuple[str, str]:
                             "The cache expires on Sunday:\n\n- keep it for 8 days\n- or warm it"
                         ),
                     ),
-                    response(model, 4600 + number * 900, f"0.0{number + 2}1"),
+                    answered(
+                        model,
+                        cost=f"0.0{number + 2}1",
+                        reason=REASON,
+                        **usage(4600 + number * 900),
+                    ),
                 ),
             ]
-            for offset, (role, content, metadata) in enumerate(parts):
-                message = Message(
-                    id=new_ulid(),
-                    session_id=session.id,
-                    role=role,
-                    content=content,
-                    created_at=at + timedelta(seconds=offset),
-                    metadata=MessageMetadata(**metadata),
-                )
-                await store.append(message)
-                first, last = (session.id, message.id) if number == 0 else (first, last)
+            messages = await add_messages(store, session.id, at, parts)
+            first, last = (first, last) if number else (session.id, messages[-1].id)
     return first, last
 
 

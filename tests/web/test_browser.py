@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,14 @@ import pytest
 
 from metis import store as stores
 from metis.canonical import (
-    Message,
-    MessageMetadata,
     Role,
-    RoutingDecisionRecord,
-    RoutingMode,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    Usage,
     new_tool_use_id,
-    new_ulid,
 )
+from viewer_data import MODEL, Part, add_messages, answered, message
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 sync_api: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -47,37 +41,11 @@ HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
     "<svg onload=\"document.title='owned'\"> \u202eevil \x1b]0;owned\x07 \ufffd"
 )
-MODEL = "anthropic:claude-sonnet-4-6"
 PAGES = ("", "cost", "speed", "what-if", "sql?sql=select+count(*)+from+calls", "?q=owl", "nothing")
 OF_SESSION = (
     *("", "/requests", "/losses", "/what-if", "/resume", "/export"),
     *("/turn?at={at}", "/replay?at={at}", "/requests?at={at}"),
 )
-
-
-def message(session_id: str, role: Role, *blocks: Any, at: datetime, **metadata: Any) -> Message:
-    return Message(
-        id=new_ulid(),
-        session_id=session_id,
-        role=role,
-        content=blocks,
-        created_at=at,
-        metadata=MessageMetadata(**metadata),
-    )
-
-
-def answered(seconds: int) -> dict[str, Any]:
-    usage = Usage(
-        input_tokens=2000 + seconds,
-        output_tokens=20,
-        cost_usd=Decimal("0.0063"),
-        pricing_version="2026-05-08",
-        latency_ms=1200,
-    )
-    routing = RoutingDecisionRecord(
-        mode=RoutingMode.DEFAULT, chosen_model=MODEL, reason="the default of all sessions"
-    )
-    return {"model": MODEL, "provider": "anthropic", "routing": routing, "usage": usage}
 
 
 async def fill(url: str) -> tuple[str, str, str, str]:
@@ -86,34 +54,29 @@ async def fill(url: str) -> tuple[str, str, str, str]:
     async with stores.open(url) as store:
         one = await store.create_session(workspace_path="/home/someone/project")
         call = new_tool_use_id()
-        messages = [
-            message(one.id, Role.USER, TextBlock(f"owl {HOSTILE}"), at=start),
-            message(
-                one.id,
+        parts: list[Part] = [
+            (Role.USER, (TextBlock(f"owl {HOSTILE}"),), {}),
+            (
                 Role.ASSISTANT,
-                ThinkingBlock(f"hm {HOSTILE}", signature="sealed", issuer="anthropic"),
-                TextBlock(f"**bold** [x](javascript:alert(3)) {HOSTILE}"),
-                ToolUseBlock(call, "read_file", {"path": HOSTILE}),
-                at=start + timedelta(seconds=1),
-                **answered(0),
+                (
+                    ThinkingBlock(f"hm {HOSTILE}", signature="sealed", issuer="anthropic"),
+                    TextBlock(f"**bold** [x](javascript:alert(3)) {HOSTILE}"),
+                    ToolUseBlock(call, "read_file", {"path": HOSTILE}),
+                ),
+                answered(reason="the default of all sessions"),
             ),
-            message(
-                one.id,
+            (
                 Role.TOOL,
-                ToolResultBlock(call, (TextBlock(HOSTILE * 20_000),), is_error=True),
-                at=start + timedelta(seconds=2),
-                parent_tool_use_id=call,
+                (ToolResultBlock(call, (TextBlock(HOSTILE * 20_000),), is_error=True),),
+                {"parent_tool_use_id": call},
             ),
-            message(
-                one.id,
+            (
                 Role.ASSISTANT,
-                TextBlock("done, key sk-ant-0123456789abcdefghij"),
-                at=start + timedelta(seconds=3),
-                **answered(100),
+                (TextBlock("done, key sk-ant-0123456789abcdefghij"),),
+                answered(reason="the default of all sessions", input_tokens=2100),
             ),
         ]
-        for each in messages:
-            await store.append(each)
+        messages = await add_messages(store, one.id, start, parts)
         long = await store.create_session()
         await store.append_all(
             message(long.id, Role.USER, TextBlock(f"line {n}"), at=start + timedelta(seconds=n))

@@ -1,12 +1,13 @@
 """The viewer: who may look, what pages show, and that nothing in a conversation becomes markup."""
 
+import json
 import re
-from datetime import UTC, datetime
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metis import store as stores
 from metis.canonical import (
@@ -14,21 +15,19 @@ from metis.canonical import (
     ImageBlock,
     ImageSource,
     MediaSource,
-    Message,
-    MessageMetadata,
     Role,
-    RoutingDecisionRecord,
-    RoutingMode,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    Usage,
     new_tool_use_id,
     new_ulid,
 )
+from metis.store.append import prepare_message
+from metis.store.exchanges import EXTERNAL_KEY, ExchangeJob, ExchangeRow
 from metis.web.app import COOKIE, TokenAccess, Viewer
-from metis.web.index import ViewerIndex
+from metis.web.index import ViewerIndex, index_path
+from viewer_data import Part, add_messages, answered, message
 
 pytestmark = pytest.mark.anyio
 TOKEN = "a-token-of-the-start"  # noqa: S105 - of this test
@@ -71,53 +70,29 @@ async def shown(tmp_path: Path) -> Any:
     async with stores.open(f"sqlite:///{tmp_path}/chats.db") as opened:
         session = await opened.create_session(workspace_path=HOSTILE)
         call = new_tool_use_id()
-        routing = RoutingDecisionRecord(
-            mode=RoutingMode.DEFAULT, chosen_model="anthropic:claude-sonnet-4-6", reason="default"
-        )
-        usage = Usage(
-            input_tokens=1000,
-            output_tokens=20,
-            cost_usd=Decimal("0.0033"),
-            pricing_version="2026-05-08",
-            latency_ms=5,
-        )
-
-        def message(role: Role, *blocks: Any, **metadata: Any) -> Message:
-            return Message(
-                id=new_ulid(),
-                session_id=session.id,
-                role=role,
-                content=blocks,
-                created_at=datetime.now(UTC),
-                metadata=MessageMetadata(**metadata),
-            )
-
-        answered: dict[str, Any] = {
-            "model": "anthropic:claude-sonnet-4-6",
-            "provider": "anthropic",
-            "routing": routing,
-            "usage": usage,
-        }
+        usage = answered(cost="0.0033", input_tokens=1000, latency_ms=5)
         thinking = ThinkingBlock(f"hm {HOSTILE}", signature="sealed", issuer="anthropic")
         image = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
         page = DocumentBlock(MediaSource("base64", "JVBERi0="), "application/pdf", HOSTILE)
-        for one in (
-            message(Role.USER, TextBlock(f"owl {HOSTILE}"), image, page),
-            message(
+        parts: list[Part] = [
+            (Role.USER, (TextBlock(f"owl {HOSTILE}"), image, page), {}),
+            (
                 Role.ASSISTANT,
-                thinking,
-                TextBlock(f"**bold** [x](javascript:alert(3)) {HOSTILE}"),
-                ToolUseBlock(call, "read_file", {"path": HOSTILE}),
-                **answered,
+                (
+                    thinking,
+                    TextBlock(f"**bold** [x](javascript:alert(3)) {HOSTILE}"),
+                    ToolUseBlock(call, "read_file", {"path": HOSTILE}),
+                ),
+                usage,
             ),
-            message(
+            (
                 Role.TOOL,
-                ToolResultBlock(call, (TextBlock(HOSTILE),), is_error=True),
-                parent_tool_use_id=call,
+                (ToolResultBlock(call, (TextBlock(HOSTILE),), is_error=True),),
+                {"parent_tool_use_id": call},
             ),
-            message(Role.ASSISTANT, TextBlock("done"), **answered),
-        ):
-            await opened.append(one)
+            (Role.ASSISTANT, (TextBlock("done"),), usage),
+        ]
+        await add_messages(opened, session.id, datetime.now(UTC), parts)
         yield Browser(Viewer(opened, TokenAccess(TOKEN))), session.id, opened
 
 
@@ -236,7 +211,7 @@ async def test_a_document_is_saved_under_a_name_of_ours(shown: Any) -> None:
 
 async def test_a_list_says_what_changed_since(shown: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     browser, _, opened = shown
-    monkeypatch.setattr("metis.web.pages._REFRESH_S", 0.0)
+    monkeypatch.setattr("metis.web.index._REFRESH_S", 0.0)
     body = (await browser.get("/"))[2]
     since = re.search(r"changed\?since_ms=(\d+)", body)
     assert since is not None
@@ -278,3 +253,73 @@ async def newest(browser: Any) -> str:
     found = re.search(r"/s/sess_\w+", (await browser.get("/"))[2])
     assert found is not None
     return found[0]
+
+
+def test_each_store_has_an_index_file_of_its_name(tmp_path: Path) -> None:
+    names = ["/home/ann/work/metis.db", "/home/bob/work/metis.db", "/metis.db"]
+    assert len({index_path(name, tmp_path) for name in names}) == len(names)
+    assert index_path(names[0], tmp_path) == index_path(names[0], tmp_path)
+
+
+async def test_what_is_dated_before_the_newest_is_read_as_well(shown: Any) -> None:
+    _, session_id, opened = shown
+    late = await opened.create_session()
+    index = ViewerIndex(opened)
+    await index.refresh()
+    # Another process commits with a date that has passed.
+    await opened.append(message(late.id, Role.USER, TextBlock("late owl"), at=datetime.now(UTC)))
+    await opened.restore_session(
+        replace(
+            late, updated_at=(await opened.session(session_id)).updated_at - timedelta(seconds=9)
+        )
+    )
+    assert await index.refresh() >= 1
+    assert (await index.column("title", [late.id]))[late.id] == "late owl"
+    index.close()
+
+
+async def test_what_follows_within_a_second_of_the_date_is_read(shown: Any) -> None:
+    _, session_id, opened = shown
+    index = ViewerIndex(opened)
+    await index.refresh()
+    before = (await opened.session(session_id)).updated_at
+    await opened.append(message(session_id, Role.USER, TextBlock("more"), at=datetime.now(UTC)))
+    await opened.restore_session(replace(await opened.session(session_id), updated_at=before))
+    await index.refresh()
+    rows = await index.select("SELECT messages FROM conversations WHERE id = ?", (session_id,))
+    assert rows[0][0] == 5
+    index.close()
+
+
+async def test_the_first_byte_of_an_exchange_is_that_of_its_response(shown: Any) -> None:
+    _, _, opened = shown
+    session = await opened.create_session()
+    exchange_id = new_ulid()
+    record = {"id": exchange_id, "timings": {"first_byte_ms": 321}}
+    row = ExchangeRow(exchange_id, session.id, "/ann", json.dumps(record))
+    response = message(
+        session.id,
+        Role.ASSISTANT,
+        TextBlock("hi"),
+        at=datetime.now(UTC),
+        external={EXTERNAL_KEY: exchange_id},
+        **answered(),
+    )
+    await opened.add_exchanges([ExchangeJob(row, (prepare_message(response),))])
+    index = ViewerIndex(opened)
+    await index.refresh()
+    rows = await index.select("SELECT first_ms FROM calls WHERE id = ?", (response.id,))
+    assert [row[0] for row in rows] == [321]
+    index.close()
+
+
+async def test_forks_are_children_until_they_are_deleted(shown: Any) -> None:
+    browser, session_id, opened = shown
+    fork = await opened.fork(session_id)
+    await browser.get("/")
+    assert "1 forks and sub-agents" in (await browser.get(f"/s/{session_id}"))[2]
+    await opened.delete(fork.id)
+    index = ViewerIndex(opened)
+    await index.refresh()
+    assert await index.select("SELECT * FROM links") == []
+    index.close()

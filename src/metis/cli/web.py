@@ -52,8 +52,7 @@ async def _serve(
         import uvicorn  # noqa: PLC0415 - optional
 
         from metis.web.app import TokenAccess, Viewer  # noqa: PLC0415 - needs jinja2, optional
-        from metis.web.index import ViewerIndex  # noqa: PLC0415 - only for this command
-        from metis.web.pages import index_path  # noqa: PLC0415 - only for this command
+        from metis.web.index import ViewerIndex, index_path  # noqa: PLC0415 - only for this command
     except ImportError:
         reason = "the viewer needs more packages: pip install 'metis-llm[web]'"
         raise SettingsError(reason, place="metis web") from None

@@ -35,14 +35,12 @@ from metis.session.models import Models, ResolvedModel
 from metis.session.response import estimated_usage
 from metis.store.append import PreparedMessage, prepare_message
 from metis.store.entries import SidecarEntry
-from metis.store.exchanges import HistoryEnd
+from metis.store.exchanges import EXTERNAL_KEY, HistoryEnd
 from metis.store.records import SessionRecord
 from metis.streaming import MessageComplete
 from metis.wire.call import UNPRICED, CanonicalRequest, RequestContext
 from metis.wire.original_form import with_tool_ids
 
-EXTERNAL_KEY = "metis-gateway"
-"""Where a stored response names its exchange, in `metadata.external`."""
 INVALID_KIND = "gateway.invalid_message"
 """The kind of the sidecar entry with a message that breaks rules of the store."""
 CLIENT_GONE = 499

@@ -186,9 +186,7 @@ class StoreConnection:
 
     async def read(self, query: Callable[[Transaction], T]) -> T:
         """Call a function with a transaction that can only read and sees one point in time."""
-        return await self._read(query)
 
-    async def _read(self, query: Callable[[Transaction], T]) -> T:
         def run() -> T:
             with self._database.read() as transaction:
                 return query(transaction)

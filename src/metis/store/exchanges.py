@@ -20,6 +20,8 @@ from metis.store.tables import Tables
 from metis.store.transfer import INSERT_SESSION
 from metis.store.writer import WriteJob
 
+EXTERNAL_KEY = "metis-gateway"
+"""The key of `MessageMetadata.external` under which a response names its exchange."""
 _MAX_DIGESTS = 200
 """How many digests one query looks up; SQLite limits the values of a statement."""
 

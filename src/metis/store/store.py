@@ -128,17 +128,17 @@ class Store(StoreConnection):
 
     async def session(self, session_id: str) -> SessionRecord:
         """Return a session by its id."""
-        return await self._read(lambda t: queries.read_session(t, session_id))
+        return await self.read(lambda t: queries.read_session(t, session_id))
 
     async def sessions(self, limit: int = 100) -> list[SessionRecord]:
         """Return the sessions that changed last, newest first."""
-        return await self._read(lambda t: queries.read_sessions(t, limit))
+        return await self.read(lambda t: queries.read_sessions(t, limit))
 
     async def overviews(
         self, limit: int = 100, *, workspace_path: str | None = None
     ) -> list[Overview]:
         """Return the sessions that changed last, each with title, model, size and cost."""
-        return await self._read(lambda t: queries.read_overviews(t, limit, workspace_path))
+        return await self.read(lambda t: queries.read_overviews(t, limit, workspace_path))
 
     # Messages and entries
 
@@ -194,17 +194,17 @@ class Store(StoreConnection):
 
     async def message(self, session_id: str, message_id: str) -> Message:
         """Return one message of a session."""
-        return await self._read(lambda t: queries.read_message(t, session_id, message_id))
+        return await self.read(lambda t: queries.read_message(t, session_id, message_id))
 
     async def messages(self, session_id: str, *, newest: int | None = None) -> list[Message]:
         """Return the messages of a session in order; all, or only the newest."""
-        return await self._read(lambda t: queries.read_messages(t, session_id, newest))
+        return await self.read(lambda t: queries.read_messages(t, session_id, newest))
 
     async def history(
         self, session_id: str, *, newest: int | None = None, after: int = 0
     ) -> list[AnyEntry]:
         """Return the entries of a session in order; all, the newest, or those after a number."""
-        return await self._read(lambda t: queries.read_history(t, session_id, newest, after))
+        return await self.read(lambda t: queries.read_history(t, session_id, newest, after))
 
     # Calls, ids, bookmarks
 
@@ -212,14 +212,14 @@ class Store(StoreConnection):
         self, session_id: str, *, status: str | None = None
     ) -> list[ToolCallRecord]:
         """Return the tool calls of a session; `pending` are those without a result."""
-        return await self._read(lambda t: queries.read_tool_calls(t, session_id, status))
+        return await self.read(lambda t: queries.read_tool_calls(t, session_id, status))
 
     async def provider_ids(self, session_id: str, provider: str) -> dict[str, str]:
         """Return the ids that a provider gave to the calls of a session, by ours."""
         sql = (
             "SELECT tool_use_id, provider_id FROM tool_id_map WHERE session_id = ? AND provider = ?"
         )
-        rows = await self._read(lambda t: t.run(sql, (session_id, provider)))
+        rows = await self.read(lambda t: t.run(sql, (session_id, provider)))
         return {row[0]: row[1] for row in rows}
 
     async def tool_use_id(self, session_id: str, provider: str, provider_id: str) -> str | None:
@@ -228,25 +228,25 @@ class Store(StoreConnection):
             "SELECT max(tool_use_id) FROM tool_id_map "
             "WHERE session_id = ? AND provider = ? AND provider_id = ?"
         )
-        rows = await self._read(lambda t: t.run(sql, (session_id, provider, provider_id)))
+        rows = await self.read(lambda t: t.run(sql, (session_id, provider, provider_id)))
         return rows[0][0]
 
     async def bookmarks(self, session_id: str) -> dict[str, str]:
         """Return message ids by bookmark name."""
         sql = "SELECT name, message_id FROM bookmarks WHERE session_id = ? ORDER BY name"
-        rows = await self._read(lambda t: t.run(sql, (session_id,)))
+        rows = await self.read(lambda t: t.run(sql, (session_id,)))
         return {row[0]: row[1] for row in rows}
 
     # Copies
 
     async def fork(self, session_id: str, *, at: str | None = None) -> SessionRecord:
         """Create a session that starts as a copy, up to a message or to the end, under new ids."""
-        copy = await self._read(lambda t: transfer.fork_transcript(t, session_id, at, self._now()))
+        copy = await self.read(lambda t: transfer.fork_transcript(t, session_id, at, self._now()))
         return await self._import(copy)
 
     async def export(self, session_id: str) -> list[bytes]:
         """Return a session as lines of JSON that hold everything needed to import it again."""
-        return await self._read(lambda t: list(transfer.export_lines(t, session_id)))
+        return await self.read(lambda t: list(transfer.export_lines(t, session_id)))
 
     async def import_lines(self, lines: Iterable[bytes], *, new_ids: bool = False) -> SessionRecord:
         """Store a session from the lines of an export.
@@ -317,7 +317,7 @@ class Store(StoreConnection):
         self, policy: maintenance.Policy, *, is_dry_run: bool = True
     ) -> maintenance.Sweep:
         """Delete what a policy no longer keeps; a dry run only returns what that would be."""
-        plan = await self._read(lambda t: maintenance.plan_sweep(t, policy, is_dry_run=is_dry_run))
+        plan = await self.read(lambda t: maintenance.plan_sweep(t, policy, is_dry_run=is_dry_run))
         if not is_dry_run:
             await self._erase(plan.sessions)
             await self._write(
@@ -342,7 +342,7 @@ class Store(StoreConnection):
         """
         problems = await self._in_thread(self._database.check)
         try:
-            result = await self._read(maintenance.find_problems)
+            result = await self.read(maintenance.find_problems)
         except StoreError as error:
             return problems or [str(error)]
         problems += result.problems
@@ -396,7 +396,7 @@ class Store(StoreConnection):
     async def prices(self) -> Mapping[str, Any]:
         """Return every stored price table by version."""
         sql = "SELECT pricing_version, table_json FROM price_versions ORDER BY pricing_version"
-        rows = await self._read(lambda t: t.run(sql))
+        rows = await self.read(lambda t: t.run(sql))
         return {row[0]: msgspec.json.decode(row[1]) for row in rows}
 
     async def add_events(self, events: Sequence[EventRecord]) -> None:
@@ -408,7 +408,7 @@ class Store(StoreConnection):
     async def events(self, session_id: str, *, after: str = "") -> list[EventRecord]:
         """Return the events of a session in order, after an event or from the first."""
         sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = ? AND id > ? ORDER BY id"  # noqa: S608 - no input
-        rows = await self._read(lambda t: t.run(sql, (session_id, after)))
+        rows = await self.read(lambda t: t.run(sql, (session_id, after)))
         names = EventRecord.__struct_fields__
         return [EventRecord(**dict(zip(names, row, strict=True))) for row in rows]
 
@@ -426,15 +426,15 @@ class Store(StoreConnection):
 
     async def exchange(self, exchange_id: str) -> ExchangeRow | None:
         """Return the row of an exchange; None if there is none."""
-        return await self._read(lambda t: read_exchange(t, exchange_id))
+        return await self.read(lambda t: read_exchange(t, exchange_id))
 
     async def exchange_costs(self, tenant: str, first_id: str) -> dict[str, Decimal]:
         """Return what the exchanges of a tenant did cost in US dollars, by id, from an id on."""
-        return await self._read(lambda t: read_costs(t, tenant, first_id))
+        return await self.read(lambda t: read_costs(t, tenant, first_id))
 
     async def history_ends(self, scope: str, digests: Sequence[str]) -> dict[str, HistoryEnd]:
         """Return where histories with these digests end, by digest; see `exchanges`."""
-        return await self._read(lambda t: read_history_ends(t, scope, digests))
+        return await self.read(lambda t: read_history_ends(t, scope, digests))
 
     # Writing
 

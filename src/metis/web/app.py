@@ -260,7 +260,9 @@ class Viewer:
         match parts:
             case ["s", session_id, "replay"]:
                 await pages.check_access(session_id)
-                return self._render(await pages.replay(session_id, request.form), secret)
+                return self._render(
+                    await pages.comparisons.replay(session_id, request.form), secret
+                )
             case _:
                 return self._error(405, "this page only shows; nothing can be changed here")
 
@@ -312,7 +314,7 @@ class Viewer:
                 session = await self._store.session(session_id)
                 if session.updated_at != updated_at:
                     updated_at = session.updated_at
-                    content, last = await pages.newer(session_id, after)
+                    content, last = await pages.one.newer(session_id, after)
                     if last > after:
                         after = last
                         html = self._templates.get_template(content.template)

@@ -2,83 +2,40 @@
 
 Lists with filters, sums and distributions over a large store need columns that the store does not
 have. The index is derived: it can be deleted at any time, and only what changed is read again.
-Amounts are integers of 10^-12 US dollars, so that sums in SQL are exact.
 """
 
 import asyncio
+import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-import msgspec
 from msgspec import Struct
 
-from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
 from metis.canonical.errors import InvalidValueError, MetisError, StoreError
-from metis.canonical.message import Message, Role
-from metis.canonical.metadata import MessageStatus, Usage
-from metis.session.conversation import USAGE_KIND, recorded_usage
-from metis.session.delegate import PARENT_KIND
-from metis.session.stored_calls import copied_entry_ids
 from metis.store import Store
 from metis.store.database import Transaction
-from metis.store.entries import (
-    AnyEntry,
-    CompactionEntry,
-    ErrorEntry,
-    ForkEntry,
-    MessageEntry,
-    SidecarEntry,
-)
 from metis.store.private_files import make_private_file
-from metis.store.queries import title_of
 from metis.store.records import SESSION_COLUMNS, SessionRecord, session_record, to_microseconds
+from metis.store.tables import TOUCH_INTERVAL_US
+from metis.web.index_rows import PICO, SCHEMA, Draft, write_draft
 
 T = TypeVar("T")
-PICO = 10**12
-"""Units of an amount in one US dollar."""
-_VERSION = 3
+_VERSION = 4
 _BATCH = 200
+_REFRESH_S = 2.0
+_REFRESHED_AT_ONCE = 20
+"""How many changed conversations a page reads before it shows."""
 _SQL_STEPS = 20_000
 """Virtual machine steps between two looks at whether a query has taken too long."""
 _MAX_SQL_LOOKS = 2_000
 _MAX_SQL_ROWS = 1_000
-_SCHEMA = """
-CREATE TABLE conversations (
-  id TEXT PRIMARY KEY, updated_us INTEGER NOT NULL, created_us INTEGER NOT NULL,
-  title TEXT NOT NULL, project TEXT NOT NULL, program TEXT NOT NULL, key TEXT NOT NULL,
-  tenant TEXT NOT NULL, model TEXT NOT NULL, models TEXT NOT NULL, messages INTEGER NOT NULL,
-  errors INTEGER NOT NULL, losses INTEGER NOT NULL, pico_usd INTEGER NOT NULL,
-  tail_seq INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX by_update ON conversations (updated_us DESC, id DESC);
-CREATE INDEX by_cost ON conversations (pico_usd DESC, id DESC);
-CREATE INDEX by_tenant ON conversations (tenant, updated_us DESC, id DESC);
-CREATE TABLE calls (
-  conversation TEXT NOT NULL, id TEXT NOT NULL, at_us INTEGER NOT NULL, model TEXT NOT NULL,
-  project TEXT NOT NULL, key TEXT NOT NULL, tenant TEXT NOT NULL,
-  input INTEGER NOT NULL, cached INTEGER NOT NULL, written INTEGER NOT NULL,
-  output INTEGER NOT NULL, pico_usd INTEGER NOT NULL,
-  latency_ms INTEGER NOT NULL, first_ms INTEGER, PRIMARY KEY (conversation, id)
-) WITHOUT ROWID;
-CREATE INDEX calls_by_time ON calls (at_us);
-CREATE TABLE tools (
-  conversation TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, at_us INTEGER NOT NULL,
-  tenant TEXT NOT NULL, is_done INTEGER NOT NULL, is_error INTEGER NOT NULL, took_ms INTEGER,
-  PRIMARY KEY (conversation, id)
-) WITHOUT ROWID;
-CREATE TABLE errors (
-  conversation TEXT NOT NULL, id TEXT NOT NULL, at_us INTEGER NOT NULL, tenant TEXT NOT NULL,
-  cause TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (conversation, id)
-) WITHOUT ROWID;
-CREATE TABLE links (
-  parent TEXT NOT NULL, child TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (parent, child)
-) WITHOUT ROWID;
-CREATE TABLE progress (updated_us INTEGER NOT NULL, id TEXT NOT NULL);
-"""
 VIEWS = {
     "conversations": "one row for each conversation",
     "calls": "one row for each model call that used tokens",
@@ -87,9 +44,13 @@ VIEWS = {
 }
 """The tables that the SQL page documents."""
 _CHANGED = (
-    f"SELECT {SESSION_COLUMNS} FROM sessions WHERE updated_at > ? OR (updated_at = ? AND id > ?) "  # noqa: S608 - no input
+    f"SELECT {SESSION_COLUMNS} FROM sessions WHERE (updated_at, id) > (?, ?) "  # noqa: S608 - no input
     "ORDER BY updated_at, id LIMIT ?"
 )
+_LOOK_BACK_US = 60_000_000
+"""Another process may commit later what it dated earlier: so far back changes are looked for."""
+_TOUCH_US = 2 * TOUCH_INTERVAL_US
+"""Who was read so soon after the last change may have changed since without a new date."""
 _EXCHANGES = "SELECT tenant, record_json FROM exchanges WHERE session_id = ?"
 _SORTS = {"changed": "updated_us", "cost": "pico_usd"}
 
@@ -137,103 +98,6 @@ class ListPage(NamedTuple):
     cursor: str
 
 
-class _Exchange(Struct):
-    """What the record of a gateway exchange says that messages do not."""
-
-    losses: list[msgspec.Raw] = []
-    timings: dict[str, float | None] = {}
-    id: str = ""
-
-
-class _Draft:
-    """A conversation's row while its entries are read."""
-
-    def __init__(self, record: SessionRecord, old: sqlite3.Row | None) -> None:
-        self.record = record
-        self.title = str(old["title"]) if old else ""
-        self.program = str(old["program"]) if old else ""
-        self.key = str(old["key"]) if old else ""
-        self.model = str(old["model"]) if old else ""
-        self.models = set(str(old["models"]).split("\n")) - {""} if old else set[str]()
-        self.messages = int(old["messages"]) if old else 0
-        self.tail_seq = int(old["tail_seq"]) if old else 0
-        self.calls: list[tuple[Any, ...]] = []
-        self.tools: dict[str, list[Any]] = {}
-        self.results: list[tuple[int, int, str]] = []
-        self.errors: list[tuple[Any, ...]] = []
-        self.copied: set[str] = set()
-        self.links: list[tuple[str, str]] = []
-
-    def add(self, entries: Iterable[AnyEntry]) -> None:
-        is_tail_open = False
-        entries = list(entries)
-        self.copied = copied_entry_ids(entries)
-        for entry in entries:
-            # A message that is still being written is read again the next time.
-            is_partial = (
-                isinstance(entry, MessageEntry)
-                and entry.message.metadata.status is MessageStatus.PARTIAL
-            )
-            is_tail_open = is_tail_open or is_partial
-            if is_tail_open:
-                continue
-            self.tail_seq = max(self.tail_seq, entry.seq)
-            match entry:
-                case MessageEntry():
-                    self._add_message(entry.message)
-                case SidecarEntry() if entry.kind == USAGE_KIND:
-                    self._add_call(entry.id, entry.created_at, *recorded_usage(entry.data)[:2])
-                case CompactionEntry() if entry.details and "usage" in entry.details:
-                    self._add_call(entry.id, entry.created_at, *recorded_usage(entry.details)[:2])
-                case SidecarEntry() if entry.kind == PARENT_KIND:
-                    self.links.append((str(entry.data.get("session_id")), "sub-agent"))
-                case ForkEntry():
-                    self.links.append((entry.source_session_id, "fork"))
-                case ErrorEntry():
-                    cause = entry.kind or entry.code or "error"
-                    self._add_error(entry.id, entry.created_at, cause, entry.text)
-                case _:
-                    pass
-
-    def _add_message(self, message: Message) -> None:
-        metadata = message.metadata
-        at_us = to_microseconds(message.created_at)
-        if message.role not in (Role.SYSTEM, Role.DEVELOPER):
-            self.messages += 1
-        if not self.title and message.role is Role.USER:
-            self.title = title_of(message.content)
-        self.program = self.program or (metadata.origin or "")
-        if metadata.user_id or metadata.team_id:
-            self.key = "/".join(filter(None, (metadata.team_id, metadata.user_id)))
-        if message.role is Role.ASSISTANT and metadata.model:
-            self.model = metadata.model
-            self.models.add(metadata.model)
-        if metadata.usage is not None:
-            self._add_call(message.id, message.created_at, metadata.model or "", metadata.usage)
-        if metadata.status is MessageStatus.ERROR:
-            self._add_error(message.id, message.created_at, "incomplete response", "")
-        for block in message.content:
-            if isinstance(block, ToolUseBlock):
-                self.tools[block.id] = [block.name, at_us, 0, 0, None]
-            elif isinstance(block, ToolResultBlock):
-                self.results.append((int(block.is_error), at_us, block.tool_use_id))
-
-    def _add_call(self, id_: str, at: Any, model: str, usage: Usage) -> None:
-        if id_ in self.copied:
-            return
-        self.calls.append(
-            (
-                *(id_, to_microseconds(at), model or "unknown"),
-                *(usage.input_tokens, usage.cached_input_tokens),
-                *(usage.cache_creation_input_tokens, usage.output_tokens),
-                *(int(usage.cost_usd * PICO), usage.latency_ms),
-            )
-        )
-
-    def _add_error(self, id_: str, at: Any, cause: str, text: str) -> None:
-        self.errors.append((id_, to_microseconds(at), cause, text[:500]))
-
-
 class ViewerIndex:
     """Rows of a store for lists, sums and SQL; `refresh` reads what changed."""
 
@@ -241,6 +105,8 @@ class ViewerIndex:
         self._store = store
         self._lock = threading.Lock()
         self._refreshing = asyncio.Lock()
+        self._refreshed_at = -_REFRESH_S
+        self._rest: asyncio.Task[int] | None = None
         self._path = path
         try:
             self._database = self._open(path)
@@ -261,7 +127,7 @@ class ViewerIndex:
             names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
             for (name,) in names.fetchall():
                 database.execute(f'DROP TABLE "{name}"')
-            database.executescript(_SCHEMA)
+            database.executescript(SCHEMA)
             database.execute("CREATE TABLE source (name TEXT NOT NULL)")
             database.execute("INSERT INTO source VALUES (?)", (self._store.name,))
             database.execute(f"PRAGMA user_version = {_VERSION}")
@@ -272,6 +138,8 @@ class ViewerIndex:
 
     def close(self) -> None:
         """Close the file."""
+        if self._rest is not None:
+            self._rest.cancel()
         with self._lock:
             self._database.close()
 
@@ -284,19 +152,46 @@ class ViewerIndex:
 
     # Reading the store
 
+    async def refresh_if_due(self) -> None:
+        """Read what changed before a page is shown, at most every other second.
+
+        If much has changed, the page shows before everything is read.
+        """
+        if self._refreshing.locked() or time.monotonic() - self._refreshed_at < _REFRESH_S:
+            return
+        self._refreshed_at = time.monotonic()
+        if await self.refresh(_REFRESHED_AT_ONCE) == _REFRESHED_AT_ONCE:
+            self._rest = asyncio.create_task(self.refresh())
+
     async def refresh(self, limit: int | None = None) -> int:
         """Read conversations that changed, at most `limit`; return how many were read."""
         count = 0
         async with self._refreshing:
+            newest = (await self.select("SELECT max(updated_us) FROM conversations"))[0][0]
+            place = (-(1 << 62) if newest is None else newest - _LOOK_BACK_US, "")
             while limit is None or count < limit:
-                records = await self._changed(min(_BATCH, limit - count if limit else _BATCH))
+                records = await self._store.read(partial(_read_changed, place=place))
                 if not records:
                     break
-                for record in records:
+                place = (to_microseconds(records[-1].updated_at), records[-1].id)
+                unread = await self._unread(records)
+                for record in unread[: None if limit is None else limit - count]:
                     await self._read_session(record)
-                count += len(records)
+                    count += 1
             await self._remove_deleted()
         return count
+
+    async def _unread(self, records: Sequence[SessionRecord]) -> list[SessionRecord]:
+        """Return the conversations that changed since they were read, or may have."""
+        ids = [record.id for record in records]
+        updated = await self.column("updated_us", ids)
+        read = await self.column("read_us", ids)
+        return [
+            record
+            for record in records
+            if updated.get(record.id) != (at := to_microseconds(record.updated_at))
+            or read[record.id] < at + _TOUCH_US
+        ]
 
     async def _remove_deleted(self) -> None:
         stored = await self._store.read(lambda t: t.run("SELECT count(*) FROM sessions")[0][0])
@@ -310,27 +205,16 @@ class ViewerIndex:
         def remove(database: sqlite3.Connection) -> None:
             for table in ("calls", "tools", "errors"):
                 database.executemany(f"DELETE FROM {table} WHERE conversation = ?", deleted)  # noqa: S608 - names of ours
+            database.executemany("DELETE FROM links WHERE child = ?", deleted)
             database.executemany("DELETE FROM conversations WHERE id = ?", deleted)
 
         await self._run(remove)
 
-    async def _changed(self, limit: int) -> list[SessionRecord]:
-        def position(database: sqlite3.Connection) -> tuple[int, str]:
-            row = database.execute("SELECT updated_us, id FROM progress").fetchone()
-            return (row[0], row[1]) if row else (-(1 << 62), "")
-
-        updated_us, id_ = await self._run(position)
-
-        def changed(transaction: Transaction) -> list[SessionRecord]:
-            rows = transaction.run(_CHANGED, (updated_us, updated_us, id_, limit))
-            return [session_record(row) for row in rows]
-
-        return await self._store.read(changed)
-
     async def _read_session(self, record: SessionRecord) -> None:
         sql = "SELECT * FROM conversations WHERE id = ?"
         old = await self._run(lambda database: database.execute(sql, (record.id,)).fetchone())
-        draft = _Draft(record, old)
+        draft = Draft(record, old)
+        read_us = time.time_ns() // 1000
         try:
             draft.add(await self._store.history(record.id, after=draft.tail_seq))
         except StoreError as error:
@@ -340,7 +224,7 @@ class ViewerIndex:
         except MetisError:
             return  # it was deleted meanwhile
         rows = await self._store.read(lambda t: t.run(_EXCHANGES, (record.id,)))
-        await self._run(lambda database: _write_draft(database, draft, rows))
+        await self._run(lambda database: write_draft(database, draft, rows, read_us))
 
     # Lists
 
@@ -380,19 +264,13 @@ class ViewerIndex:
 
         return await self._run(read)
 
-    async def tenants_of(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the tenant of each conversation that is in the index."""
+    async def column(
+        self, column: Literal["tenant", "title", "updated_us", "read_us"], ids: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return one value of each of these conversations that is in the index."""
         marks = ", ".join("?" * len(ids))
-        sql = f"SELECT id, tenant FROM conversations WHERE id IN ({marks})"  # noqa: S608 - marks only
-        rows = await self._run(lambda database: database.execute(sql, list(ids)).fetchall())
-        return {row[0]: row[1] for row in rows}
-
-    async def titles_of(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the title of each conversation that is in the index."""
-        marks = ", ".join("?" * len(ids))
-        sql = f"SELECT id, title FROM conversations WHERE id IN ({marks})"  # noqa: S608 - marks only
-        rows = await self._run(lambda database: database.execute(sql, list(ids)).fetchall())
-        return {row[0]: row[1] for row in rows}
+        sql = f"SELECT id, {column} FROM conversations WHERE id IN ({marks})"  # noqa: S608 - marks only
+        return {row[0]: row[1] for row in await self.select(sql, ids)}
 
     # Sums
 
@@ -409,6 +287,10 @@ class ViewerIndex:
             InvalidValueError: the query is wrong, writes, or takes too long.
         """
         return await self._run(lambda database: _run_query(database, sql))
+
+
+def _read_changed(transaction: Transaction, place: tuple[int, str]) -> list[SessionRecord]:
+    return [session_record(row) for row in transaction.run(_CHANGED, (*place, _BATCH))]
 
 
 def _integer(text: str) -> int:
@@ -448,72 +330,6 @@ def _conditions(filters: Filters) -> tuple[list[str], list[Any]]:
     if filters.only_losses:
         add("losses > 0")
     return conditions, values
-
-
-def _write_draft(
-    database: sqlite3.Connection, draft: _Draft, exchanges: Sequence[Sequence[Any]]
-) -> None:
-    record, id_ = draft.record, draft.record.id
-    losses, first_ms = 0, dict[str, float]()
-    # A conversation of several tenants would be seen by neither; the gateway stores none.
-    tenants = {str(row[0]) for row in exchanges}
-    tenant = tenants.pop() if len(tenants) == 1 else ""
-    for _, text in exchanges:
-        try:
-            exchange = msgspec.json.decode(text, type=_Exchange)
-        except msgspec.MsgspecError:
-            continue
-        losses += len(exchange.losses)
-        if (first := exchange.timings.get("first_byte_ms")) is not None:
-            first_ms[exchange.id] = first
-    key = draft.key or tenant.strip("/")
-    program = draft.program or ("gateway" if exchanges else "metis")
-    run, run_many = database.execute, database.executemany
-    run_many(
-        "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (id_, *call[:3], record.workspace_path, key, tenant, *call[3:], first_ms.get(call[0]))
-            for call in draft.calls
-        ],
-    )
-    run_many(
-        "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (id_, call_id, tool[0], tool[1], tenant, *tool[2:])
-            for call_id, tool in draft.tools.items()
-        ],
-    )
-    run_many(
-        "UPDATE tools SET is_done = 1, is_error = ?, took_ms = max(0, (? - at_us) / 1000) "
-        "WHERE conversation = ? AND id = ?",
-        [(is_error, at_us, id_, call_id) for is_error, at_us, call_id in draft.results],
-    )
-    run_many(
-        "INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, ?, ?)",
-        [(id_, one[0], one[1], tenant, *one[2:]) for one in draft.errors],
-    )
-    (cost,) = run(
-        "SELECT coalesce(sum(pico_usd), 0) FROM calls WHERE conversation = ?", (id_,)
-    ).fetchone()
-    (errors,) = run("SELECT count(*) FROM errors WHERE conversation = ?", (id_,)).fetchone()
-    updated_us = to_microseconds(record.updated_at)
-    run(
-        "INSERT OR REPLACE INTO conversations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(id_, updated_us, to_microseconds(record.created_at), draft.title),
-            *(record.workspace_path, program, key, tenant, record.active_model or draft.model),
-            *(
-                "\n".join(sorted(draft.models)),
-                draft.messages,
-                errors,
-                losses,
-                cost,
-                draft.tail_seq,
-            ),
-        ),
-    )
-    run("DELETE FROM progress")
-    run("INSERT INTO progress VALUES (?, ?)", (updated_us, id_))
 
 
 _ALLOWED = frozenset(
@@ -571,3 +387,10 @@ def _run_query(
 def usd(pico: int) -> Decimal:
     """Return an amount in US dollars."""
     return Decimal(pico) / PICO
+
+
+def index_path(store_name: str, home: Path) -> Path | None:
+    """Return where the index of a store is, in a directory that can be written; None elsewhere."""
+    if not os.access(home, os.W_OK):
+        return None
+    return home / f"viewer-{sha256(store_name.encode()).hexdigest()[:32]}.db"

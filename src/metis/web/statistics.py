@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from metis.canonical.errors import InvalidValueError
+from metis.events.analytics import percentile
 from metis.web import views
 from metis.web.index import VIEWS, ViewerIndex, usd
 
@@ -45,11 +46,8 @@ class Content(Struct, frozen=True, kw_only=True):
 class Statistics:
     """Makes the pages about all calls; with a `tenant`, about those of its conversations."""
 
-    def __init__(
-        self, index: ViewerIndex, refresh: Callable[[], Awaitable[None]], tenant: str | None = None
-    ) -> None:
+    def __init__(self, index: ViewerIndex, tenant: str | None = None) -> None:
         self._index = index
-        self._refresh = refresh
         self._tenant = tenant
 
     async def _sums(self, query: Query, grouping: str) -> list[dict[str, Any]]:
@@ -74,7 +72,7 @@ class Statistics:
 
     async def cost(self, query: Query) -> Content:
         """Return what was spent, by day, model, project, key and conversation."""
-        await self._refresh()
+        await self._index.refresh_if_due()
         tables = {name: await self._sums(query, name) for name in _GROUPS}
         # Days without a call are part of the picture.
         spent = {day_us(row["name"]) // 1_000_000: usd(row["pico"]) for row in tables["day"]}
@@ -106,7 +104,7 @@ class Statistics:
 
     async def speed(self, query: Query) -> Content:
         """Return latencies, rates, errors by cause, and tools."""
-        await self._refresh()
+        await self._index.refresh_if_due()
         since, pair = since_us(days(query)), (self._tenant, self._tenant)
         calls = await self._index.select(
             "SELECT model, latency_ms, first_ms, output FROM calls "
@@ -142,7 +140,7 @@ class Statistics:
         """Return the result of a query of the user over the index."""
         if self._tenant is not None:
             raise InvalidValueError("queries are for the owner of the store; use `metis web`")
-        await self._refresh()
+        await self._index.refresh_if_due()
         sql = query.get("sql", "")
         columns: dict[str, list[str]] = {}
         for name in VIEWS:
@@ -180,20 +178,15 @@ def _speeds(calls: Sequence[Any]) -> list[dict[str, Any]]:
         {
             "model": model,
             "calls": len(group),
-            "p50": _percentile([call["latency_ms"] for call in group], 50),
-            "p95": _percentile([call["latency_ms"] for call in group], 95),
-            "first": _percentile([c["first_ms"] for c in group if c["first_ms"] is not None], 50),
-            "rate": _percentile(
+            "p50": percentile([call["latency_ms"] for call in group], 50),
+            "p95": percentile([call["latency_ms"] for call in group], 95),
+            "first": percentile([c["first_ms"] for c in group if c["first_ms"] is not None], 50),
+            "rate": percentile(
                 [c["output"] * 1000 // c["latency_ms"] for c in group if c["latency_ms"] > 0], 50
             ),
         }
         for model, group in sorted(groups.items(), key=lambda item: -len(item[1]))
     ]
-
-
-def _percentile(numbers: Sequence[int], percent: int) -> int | None:
-    ordered = sorted(numbers)
-    return ordered[(len(ordered) - 1) * percent // 100] if ordered else None
 
 
 def _histogram(calls: Sequence[Any]) -> list[list[float]]:

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -317,17 +316,9 @@ def _verdict(first: ToolUseBlock | None, second: ToolUseBlock | None) -> str:
         return "another tool"
     if first.input == second.input:
         return "equal"
-    keys = sorted({*_keys(first.input), *_keys(second.input)})
-    changed = [key for key in keys if _value(first.input, key) != _value(second.input, key)]
+    old, new = dict(first.input), dict(second.input)
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     return f"other arguments: {', '.join(changed)}"
-
-
-def _keys(value: Any) -> list[str]:
-    return list(value)
-
-
-def _value(arguments: Any, key: str) -> Any:
-    return arguments.get(key)
 
 
 def _call_text(call: ToolUseBlock | None) -> str:
