@@ -113,6 +113,7 @@ def _has_no_provenance(metadata: MessageMetadata) -> bool:
 def _has_valid_provenance(metadata: MessageMetadata) -> bool:
     model, provider = metadata.model, metadata.provider
     routing, usage = metadata.routing, metadata.usage
+    is_imported = metadata.origin is not None
     return (
         model is not None
         and provider is not None
@@ -122,10 +123,9 @@ def _has_valid_provenance(metadata: MessageMetadata) -> bool:
         and model.startswith(provider)
         and model[len(provider) : len(provider) + 1] == ":"
         and len(model) > len(provider) + 1
-        and routing is not None
-        and _is_valid_routing(routing, model)
-        and usage is not None
-        and _is_valid_usage(usage)
+        # Imported messages have no routing decision and perhaps no usage.
+        and (is_imported if routing is None else _is_valid_routing(routing, model))
+        and (is_imported if usage is None else _is_valid_usage(usage))
     )
 
 

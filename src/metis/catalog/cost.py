@@ -6,7 +6,7 @@ The amount is always ours: what a provider reports as charged is never used (M-1
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal, localcontext
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Self
 
 from msgspec import Struct
@@ -223,17 +223,28 @@ def _choose_table(
     """Return the table to use, and the canonical id of the model in it."""
     if table is not None:
         return table, _canonical_id(model, table)
-    model_id = _canonical_id(model, _shipped_prices())
-    # A model may be missing in older tables that were valid at the time.
-    for version in _versions_by_preference(at):
-        candidate = _shipped_prices(version)
-        if model_id in candidate.models:
-            return candidate, model_id
+    version, model_id = _shipped_choice(model, None if at is None else _day(at))
+    if version is not None:
+        return _shipped_prices(version), model_id
     # Plugins price what no table of metis does.
     for added, prices in added_price_tables().items():
         if model_id in prices.models:
             return _shipped_prices(f"{pricing_versions()[-1]}+{added}"), model_id
     return _shipped_prices(), model_id
+
+
+@lru_cache(maxsize=4096)
+def _shipped_choice(model: str, day: date | None) -> tuple[str | None, str]:
+    """Return the version of the shipped table that has a model, or None, and the model's id.
+
+    An import of a long session prices each response of the same few models.
+    """
+    model_id = _canonical_id(model, _shipped_prices())
+    # A model may be missing in older tables that were valid at the time.
+    for version in _versions_by_preference(day):
+        if model_id in _shipped_prices(version).models:
+            return version, model_id
+    return None, model_id
 
 
 def _canonical_id(model: str, table: PriceTable) -> str:
@@ -247,12 +258,12 @@ def _canonical_id(model: str, table: PriceTable) -> str:
     return models.resolve(model)
 
 
-def _versions_by_preference(at: datetime | None) -> Iterator[str]:
-    """Yield the newest table up to a time first, back to the oldest; then the later ones."""
+def _versions_by_preference(day: date | None) -> Iterator[str]:
+    """Yield the newest table up to a day first, back to the oldest; then the later ones."""
     versions = pricing_versions()
-    day = versions[-1] if at is None else _day(at).isoformat()
-    yield from reversed([version for version in versions if version <= day])
-    yield from (version for version in versions if version > day)
+    newest = versions[-1] if day is None else day.isoformat()
+    yield from reversed([version for version in versions if version <= newest])
+    yield from (version for version in versions if version > newest)
 
 
 def _day(at: datetime) -> date:

@@ -45,7 +45,7 @@ from metis.store.entries import (
     KnownEntry,
     MessageEntry,
     UnknownEntry,
-    decode_entry,
+    decode_trusted_entry,
     encode_entry,
 )
 from metis.wire.call import RequestContext
@@ -165,14 +165,14 @@ class Format(ABC):
         ]
         # What the entries alone would write; everything else in the record is residue.
         encoded = self.encode(entries, conversion)
-        changes = [] if encoded is None else list(differences(encoded, record.value))
+        changes = [] if encoded is None else differences(encoded, record.value)
         reported = [loss.path for loss in conversion.losses[before:]]
         for difference in changes:
             path = json_path(record.path, difference.steps)
             if not self.is_equivalent(difference) and not _is_below(path, reported):
                 loss = self._residue_loss(difference, path, record.value, entries[0])
                 conversion.losses.append(loss)
-        residue = make_residue(encoded, record.value, changes)
+        residue = {} if encoded is None else make_residue(encoded, record.value, changes)
         if residue:
             entries[0] = with_residue(entries[0], self.system, residue)
         return entries
@@ -262,8 +262,12 @@ def _part(entry: KnownEntry, system: str) -> int:
 
 
 def as_stored(entry: KnownEntry) -> KnownEntry:
-    """Return an entry as a store would give it back."""
-    return cast("KnownEntry", decode_entry(encode_entry(entry)))
+    """Return an entry as a store would give it back.
+
+    Raises:
+        EncodeError, DecodeError: a store could not hold it.
+    """
+    return decode_trusted_entry(encode_entry(entry))
 
 
 def residue_of(entry: KnownEntry, system: str) -> dict[str, Any]:

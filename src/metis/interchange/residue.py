@@ -51,25 +51,32 @@ class Difference(NamedTuple):
         return str(self.steps[-1]) if self.steps else ""
 
 
-def differences(expected: Any, actual: Any, steps: Steps = ()) -> Iterator[Difference]:
-    """Yield every difference of two JSON values; `1` is not `1.0`."""
-    if isinstance(expected, dict) and isinstance(actual, dict):
-        first, second = cast("dict[str, Any]", expected), cast("dict[str, Any]", actual)
-        for key in first.keys() - second.keys():
-            yield Difference((*steps, key), first[key], UNSET)
-        for key, value in second.items():
-            yield from differences(first.get(key, UNSET), value, (*steps, key))
-    elif isinstance(expected, list) and isinstance(actual, list):
-        items, others = cast("list[Any]", expected), cast("list[Any]", actual)
-        # Lists are not aligned: a guess which item moved where would be wrong sometimes.
-        if len(items) != len(others):
-            yield Difference(steps, items, others)
-            return
-        for index, (one, two) in enumerate(zip(items, others, strict=True)):
-            yield from differences(one, two, (*steps, index))
+def differences(expected: Any, actual: Any) -> list[Difference]:
+    """Return every difference of two JSON values; `1` is not `1.0`."""
+    collected: list[Difference] = []
+    _collect(expected, actual, (), collected)
+    return collected
+
+
+def _collect(expected: Any, actual: Any, steps: Steps, collected: list[Difference]) -> None:
+    kind = cast("type[object]", type(actual))
     # `True == 1` in Python, but they are different JSON.
-    elif not is_same(cast("object", expected), cast("object", actual)):
-        yield Difference(steps, expected, actual)
+    if type(expected) is not kind:
+        collected.append(Difference(steps, expected, actual))
+    elif kind is dict:
+        first, second = cast("dict[str, Any]", expected), cast("dict[str, Any]", actual)
+        for key in first:
+            if key not in second:
+                collected.append(Difference((*steps, key), first[key], UNSET))  # noqa: PERF401 - hot
+        for key, value in second.items():
+            _collect(first.get(key, UNSET), value, (*steps, key), collected)
+    # Lists are not aligned: a guess which item moved where would be wrong sometimes.
+    elif kind is list and len(cast("list[Any]", expected)) == len(cast("list[Any]", actual)):
+        items, others = cast("list[Any]", expected), cast("list[Any]", actual)
+        for index, (one, two) in enumerate(zip(items, others, strict=True)):
+            _collect(one, two, (*steps, index), collected)
+    elif kind is list or expected != actual:
+        collected.append(Difference(steps, expected, actual))
 
 
 def is_same(one: object, two: object) -> bool:
@@ -79,16 +86,15 @@ def is_same(one: object, two: object) -> bool:
 
 def make_residue(expected: Any, actual: Any, changes: Sequence[Difference]) -> dict[str, Any]:
     """Return what turns `expected` into `actual`, key order included; empty if they are equal."""
-    residue: dict[str, Any] = {
-        "set": [[list(d.steps), d.actual] for d in changes if d.actual is not UNSET],
-        "drop": [list(d.steps) for d in changes if d.actual is UNSET],
-    }
-    # A store sorts the keys of such free values, so the order is computed after sorting.
-    residue = _read_json(_write_sorted(residue))
-    residue["order"] = [
-        [list(steps), keys] for steps, keys in _key_orders(_patched(expected, residue), actual)
-    ]
-    residue = {name: value for name, value in residue.items() if value}
+    residue: dict[str, Any] = {}
+    if values := [[list(d.steps), d.actual] for d in changes if d.actual is not UNSET]:
+        residue["set"] = values
+    if dropped := [list(d.steps) for d in changes if d.actual is UNSET]:
+        residue["drop"] = dropped
+    orders: list[tuple[Steps, list[str]]] = []
+    _collect_orders(expected, actual, (), orders)
+    if orders:
+        residue["order"] = [[list(steps), keys] for steps, keys in orders]
     return residue | {"of": _digest(expected)} if residue else {}
 
 
@@ -136,16 +142,32 @@ def _copy(value: Any) -> Any:
     return value
 
 
-def _key_orders(patched: Any, actual: Any, steps: Steps = ()) -> Iterator[tuple[Steps, list[str]]]:
-    if isinstance(patched, dict):
-        first, second = cast("dict[str, Any]", patched), cast("dict[str, Any]", actual)
-        if list(first) != list(second):
-            yield steps, list(second)
+def _collect_orders(
+    expected: Any, actual: Any, steps: Steps, orders: list[tuple[Steps, list[str]]]
+) -> None:
+    """Collect the objects whose keys `_patched` would leave in another order than `actual`."""
+    if type(actual) is dict:
+        second = cast("dict[str, Any]", actual)
+        keys = list(second)
+        if type(expected) is dict:
+            first = cast("dict[str, Any]", expected)
+            patched = [key for key in first if key in second]
+            patched += [key for key in keys if key not in first]
+        else:
+            # A store sorts the keys of free values, such as those that a residue sets.
+            first, patched = {}, sorted(keys)
+        if patched != keys:
+            orders.append((steps, keys))
         for key, value in second.items():
-            yield from _key_orders(first[key], value, (*steps, key))
-    elif isinstance(patched, list):
-        for index, value in enumerate(cast("list[Any]", patched)):
-            yield from _key_orders(value, actual[index], (*steps, index))
+            if type(value) is dict or type(value) is list:
+                _collect_orders(first.get(key), value, (*steps, key), orders)
+    elif type(actual) is list:
+        second_items = cast("list[Any]", actual)
+        items: list[Any] = cast("list[Any]", expected) if type(expected) is list else []
+        is_set = len(items) != len(second_items)
+        for index, value in enumerate(second_items):
+            if type(value) is dict or type(value) is list:
+                _collect_orders(None if is_set else items[index], value, (*steps, index), orders)
 
 
 class Comparison:

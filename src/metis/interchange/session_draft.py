@@ -5,16 +5,19 @@ same ids. Nothing in a file is an error: what has no meaning is stored as it is 
 """
 
 import hashlib
-import zlib
+import tempfile
+import weakref
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, cast, overload
+from typing import IO, Any, ClassVar, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
 from metis.canonical.errors import MetisError
+from metis.canonical.fast import is_surely_valid
 from metis.canonical.ids import int_to_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, Usage
@@ -27,7 +30,7 @@ from metis.store.entries import (
     KnownEntry,
     MessageEntry,
     SidecarEntry,
-    decode_entry,
+    decode_trusted_entry,
     encode_entry,
     entry_of,
 )
@@ -41,6 +44,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ORDINAL_BITS, _HASH_BITS = 32, 48
 _MAX_LISTED = 200
+# A session of this size is in memory; a longer one is in a file that has no name.
+_MEMORY_BYTES = 16 * 1024 * 1024
 
 
 class NamedFormat:
@@ -53,53 +58,73 @@ class NamedFormat:
 
 
 class EntryList(Sequence[KnownEntry]):
-    """Entries as packed JSON, decoded when they are used: a long session fits into memory once.
+    """Entries as JSON, decoded when they are used; those of a long session are in a file.
 
     As objects, with what its records differ in, a session takes five times the size of its file.
     """
 
     def __init__(self, entries: Iterable[KnownEntry] = ()) -> None:
-        self._encoded = [_packed(entry) for entry in entries]
+        self._newest: list[bytes] = []
+        self._newest_bytes = 0
+        self._file: IO[bytes] | None = None
+        # Where the entries in the file end.
+        self._ends = array("q", [0])
+        self.extend(map(encode_entry, entries))
 
-    def append(self, entry: KnownEntry) -> None:
-        """Add an entry."""
-        self._encoded.append(_packed(entry))
+    def extend(self, encoded: Iterable[bytes]) -> None:
+        """Add entries that `encode_entry` has written."""
+        for data in encoded:
+            self._newest.append(data)
+            self._newest_bytes += len(data)
+            if self._newest_bytes > _MEMORY_BYTES:
+                self._move_to_file()
 
-    def extend(self, entries: Iterable[KnownEntry]) -> None:
-        """Add entries."""
-        self._encoded.extend(map(_packed, entries))
+    def _move_to_file(self) -> None:
+        if self._file is None:
+            # It has no name, so that nobody can open it and nothing is left after a crash.
+            self._file = tempfile.TemporaryFile(prefix="metis-")  # noqa: SIM115 - closed below
+            weakref.finalize(self, self._file.close)
+        self._file.seek(self._ends[-1])
+        for data in self._newest:
+            self._file.write(data)
+            self._ends.append(self._ends[-1] + len(data))
+        self._newest, self._newest_bytes = [], 0
+
+    def _encoded(self, index: int) -> bytes:
+        file_count = len(self._ends) - 1
+        if index >= file_count or self._file is None:
+            return self._newest[index - file_count]
+        self._file.seek(self._ends[index])
+        return self._file.read(self._ends[index + 1] - self._ends[index])
+
+    def _all_encoded(self) -> Iterator[bytes]:
+        return map(self._encoded, range(len(self)))
 
     def __len__(self) -> int:
-        return len(self._encoded)
+        return len(self._ends) - 1 + len(self._newest)
 
     @overload
     def __getitem__(self, index: int) -> KnownEntry: ...
     @overload
     def __getitem__(self, index: slice) -> "EntryList": ...
     def __getitem__(self, index: int | slice) -> "KnownEntry | EntryList":
-        if isinstance(index, int):
-            return _decoded(self._encoded[index])
+        places = range(len(self))[index]
+        if isinstance(places, int):
+            return decode_trusted_entry(self._encoded(places))
         part = EntryList()
-        part._encoded = self._encoded[index]
+        part.extend(map(self._encoded, places))
         return part
 
     def __iter__(self) -> Iterator[KnownEntry]:
-        return map(_decoded, self._encoded)
+        return map(decode_trusted_entry, self._all_encoded())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, EntryList) and self._encoded == other._encoded
+        if not isinstance(other, EntryList) or len(self) != len(other):
+            return False
+        pairs = zip(self._all_encoded(), other._all_encoded(), strict=True)
+        return all(one == two for one, two in pairs)
 
-    def __hash__(self) -> int:
-        return hash(tuple(self._encoded))
-
-
-def _packed(entry: KnownEntry) -> bytes:
-    # The lowest level halves the memory and costs less than decoding.
-    return zlib.compress(encode_entry(entry), 1)
-
-
-def _decoded(data: bytes) -> KnownEntry:
-    return cast("KnownEntry", decode_entry(zlib.decompress(data)))
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - it grows
 
 
 class ForeignSession(Struct):
@@ -267,27 +292,22 @@ class SessionDraft:
         unit = [entry_of(one) if isinstance(one, Message) else one for one in entries]
         try:
             stored = store_unit(self, unit, records)
-            problems = [
-                problem
-                for entry in stored
-                if isinstance(entry, MessageEntry)
-                for problem in validate(entry.message)
-            ]
-            fault = f"{problems[0].path} {problems[0].text}" if problems else ""
+            encoded = [encode_entry(entry) for entry in stored]
+            fault = next((fault for fault in map(_fault_of, stored) if fault), "")
         except MetisError as error:
-            stored, fault = [], str(error)
+            stored, encoded, fault = [], [], str(error)
         if fault or not stored:
             for record in records:
                 self.keep(record, reason=f"not a valid message: {fault}")
             return False
-        self._store(stored)
+        self._store(stored, encoded)
         return True
 
     def add_stored(self, entry: KnownEntry) -> None:
         """Add an entry that another reader has checked."""
         self._store([entry])
 
-    def _store(self, entries: Sequence[KnownEntry]) -> None:
+    def _store(self, entries: Sequence[KnownEntry], encoded: Iterable[bytes] = ()) -> None:
         for entry in entries:
             moment = entry.created_at
             self._created_at = min(self._created_at or moment, moment)
@@ -295,7 +315,7 @@ class SessionDraft:
             if isinstance(entry, MessageEntry):
                 self._message_count += 1
                 self._model = entry.message.metadata.model or self._model
-        self.entries.extend(entries)
+        self.entries.extend(encoded or map(encode_entry, entries))
 
     def keep(self, record: ForeignRecord, kind: str = "", reason: str = "") -> None:
         """Store a record as it is; with a reason it is also reported."""
@@ -378,6 +398,15 @@ class SessionDraft:
             title=self.title,
             version=self.version,
         )
+
+
+def _fault_of(entry: KnownEntry) -> str:
+    """Return which rule an entry breaks that was decoded from JSON; else an empty text."""
+    # Decoding has proved that the message can be stored, so the fast check is enough for most.
+    if not isinstance(entry, MessageEntry) or is_surely_valid(entry.message):
+        return ""
+    problems = validate(entry.message)
+    return f"{problems[0].path} {problems[0].text}" if problems else ""
 
 
 def imported_session_id(system: str, foreign_id: str) -> str:

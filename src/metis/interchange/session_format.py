@@ -63,6 +63,10 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     """Whether calls are renamed to the tools of the program."""
 
 
+# What a reader encodes shows what to store, and is not written anywhere.
+_READ_OPTIONS = WriteOptions()
+
+
 class WrittenSession(Struct, frozen=True):
     """A session as a file of another program."""
 
@@ -157,9 +161,9 @@ class RecordFormat(SessionFormat):
             as_stored(with_foreign_data(entry, self.system, part))
             for entry, part in zip(entries, parts, strict=True)
         ]
-        expected = self.encode_unit(shaped, RecordWriter(self, WriteOptions(), draft.wire_ids))
+        expected = self.encode_unit(shaped, RecordWriter(self, _READ_OPTIONS, draft.wire_ids))
         actual = [record.value for record in records]
-        residue = make_residue(expected, actual, list(differences(expected, actual)))
+        residue = make_residue(expected, actual, differences(expected, actual))
         if residue:
             shaped[0] = with_residue(shaped[0], self.system, residue)
         return shaped
@@ -208,7 +212,7 @@ class RecordWriter:
         self,
         form: RecordFormat,
         options: WriteOptions,
-        wire_ids: Mapping[str, str] | None = None,
+        wire_ids: dict[str, str] | None = None,
     ) -> None:
         self.form = form
         self.options = options
@@ -216,7 +220,8 @@ class RecordWriter:
         self.losses: list[Loss] = []
         self.state: dict[str, Any] = {}
         """Facts about earlier records that later ones need."""
-        self.wire_ids: dict[str, str] = dict(wire_ids or {})
+        # Not a copy: a reader makes a writer for each unit, and a long session has many calls.
+        self.wire_ids: dict[str, str] = {} if wire_ids is None else wire_ids
         """The ids of calls in the file, by ours."""
         self.owners: list[tuple[str, ...]] = []
         """For each record of the file, the ids of the entries that it was written for."""

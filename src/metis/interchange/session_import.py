@@ -1,6 +1,6 @@
 """Import: stores sessions of other programs, and only what is new of those stored already."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -9,10 +9,11 @@ from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.errors import UnknownSessionError
 from metis.canonical.ids import is_ulid, new_tool_use_id, new_ulid_after
 from metis.canonical.message import SCHEMA_VERSION, Message
-from metis.canonical.metadata import Usage
+from metis.canonical.metadata import MessageMetadata, Usage
 from metis.interchange.handoff_links import HandoffLink, HandoffLinks
 from metis.interchange.session_draft import EntryList, ForeignSession, call_wire_ids, entry_key
 from metis.store import SessionRecord, Store
+from metis.store.database import Transaction
 from metis.store.entries import (
     AnyEntry,
     CompactionEntry,
@@ -22,8 +23,9 @@ from metis.store.entries import (
     RewindEntry,
     SidecarEntry,
     UnknownEntry,
-    place_entry,
+    entry_of,
 )
+from metis.store.queries import read_reduced_history
 from metis.store.threads import Threads
 from metis.store.transfer import IdMapping
 from metis.wire.json_access import maybe_object
@@ -44,8 +46,52 @@ class ImportedSession(NamedTuple):
 
 
 class _Stored(NamedTuple):
+    """What is compared of a stored entry; all of a long session would take much memory."""
+
     entry_id: str
-    message: Message | None
+    content_digest: str | None = None
+    """None for an entry that is no message."""
+    usage: Usage | None = None
+    calls: Mapping[str, str] = {}
+    """The ids of its calls in the file, by ours."""
+
+
+class _StoredHistory:
+    """The entries of a session that are stored, as far as an import compares them."""
+
+    def __init__(self, system: str) -> None:
+        self.by_key: dict[str, _Stored] = {}
+        self.messages: dict[str, _Stored] = {}
+        self.newest = ""
+        self.tip: str | None = None
+        self._system = system
+
+    async def read(self, store: Store, session_id: str) -> None:
+        """Note what is stored of a session."""
+        await store.read(lambda transaction: self._read(transaction, session_id))
+
+    def _read(self, transaction: Transaction, session_id: str) -> None:
+        threads = Threads()
+        for entry in read_reduced_history(transaction, session_id, self._noted):
+            threads.add(entry)
+            if isinstance(entry, MessageEntry | UnknownEntry):
+                continue
+            key = entry_key(entry, self._system)
+            if key is not None:
+                self.by_key[key] = _Stored(entry.id)
+        self.tip = threads.tip
+
+    def _noted(self, message: Message) -> Message:
+        """Note a message, and return what the threads of a session need of it."""
+        usage, calls = message.metadata.usage, call_wire_ids(message)
+        stored = _Stored(message.id, message.content_digest(), usage, calls)
+        self.messages[message.id] = stored
+        self.newest = max(self.newest, message.id)
+        key = entry_key(entry_of(message), self._system)
+        if key is not None:
+            self.by_key[key] = stored
+        metadata = MessageMetadata(parents=message.metadata.parents)
+        return replace(message, content=(), metadata=metadata)
 
 
 async def import_session(
@@ -61,16 +107,19 @@ async def import_session(
     """
     link = None if links is None else links.find(session.system, session.foreign_id)
     target_id = session.session_id if link is None else link.session_id
-    record, history = await _stored_session(store, target_id)
+    record = await _stored_record(store, target_id)
     if link is not None and record is None:  # our session was deleted since
         link = None
-        record, history = await _stored_session(store, session.session_id)
+        record = await _stored_record(store, session.session_id)
     if link is not None:
         session = _moved(session, link.session_id)
     is_new = record is None
     if record is None:
         record = _new_record(session, workspace)
         await store.restore_session(record)
+    history = _StoredHistory(session.system)
+    if not is_new:
+        await history.read(store, record.id)
     plan = _Plan(session, history, link)
     batch: list[AnyEntry] = []
     for entry in session.entries:
@@ -89,14 +138,11 @@ async def import_session(
     return ImportedSession(record, plan.added)
 
 
-async def _stored_session(
-    store: Store, session_id: str
-) -> tuple[SessionRecord | None, Sequence[AnyEntry]]:
+async def _stored_record(store: Store, session_id: str) -> SessionRecord | None:
     try:
-        record = await store.session(session_id)
+        return await store.session(session_id)
     except UnknownSessionError:
-        return None, ()
-    return record, await store.history(session_id)
+        return None
 
 
 def _new_record(session: ForeignSession, workspace: str) -> SessionRecord:
@@ -114,29 +160,20 @@ class _Plan:
     """Decides which entries of a session are new."""
 
     def __init__(
-        self, session: ForeignSession, history: Sequence[AnyEntry], link: HandoffLink | None
+        self, session: ForeignSession, history: _StoredHistory, link: HandoffLink | None
     ) -> None:
         self.added = 0
         self._session = session
         self._ids: dict[str, str] = {}
         self._tool_ids: dict[str, str] = {}
         self._grown_calls: set[str] = set()
-        self._stored: dict[str, _Stored] = {}
-        self._newest = ""
-        self._tip = Threads(history).tip
-        for entry in history:
-            if isinstance(entry, UnknownEntry):
-                continue
-            self._newest = max(self._newest, entry.id if isinstance(entry, MessageEntry) else "")
-            key = entry_key(entry, session.system)
-            if key is not None:
-                message = entry.message if isinstance(entry, MessageEntry) else None
-                self._stored[key] = _Stored(entry.id, message)
+        self._stored = history.by_key
+        self._newest = history.newest
+        self._tip = history.tip
         self._link = link
-        messages = {entry.id: entry.message for entry in history if isinstance(entry, MessageEntry)}
         self._written: dict[str, _Stored] = {}
         for key, entry_id in link.keys.items() if link is not None else ():
-            self._written[key] = _Stored(entry_id, messages.get(entry_id))
+            self._written[key] = history.messages.get(entry_id) or _Stored(entry_id)
         self._previous: str | None = None
 
     def new_entries(self, entry: KnownEntry) -> list[AnyEntry]:
@@ -152,9 +189,9 @@ class _Plan:
             if stored is not None or self._is_written_record(entry):
                 return []
             return self._placed([self._with_ids(entry)])
-        if stored is None or stored.message is None or self._is_of_grown_call(entry.message):
+        if stored is None or stored.content_digest is None or self._is_of_grown_call(entry.message):
             return self._placed([self._new_message(entry.message)])
-        if _is_same(stored.message, entry.message):
+        if _is_same(stored, entry.message):
             self._note_stored(entry, stored)
             return []
         # A complete message is never rewritten: the longer one takes its place, with calls and
@@ -170,17 +207,17 @@ class _Plan:
             message_id=stored.entry_id,
             reason=reason,
         )
-        usage = _difference(entry.message.metadata.usage, stored.message.metadata.usage)
+        usage = _difference(entry.message.metadata.usage, stored.usage)
         metadata = replace(entry.message.metadata, usage=usage)
         grown = self._new_message(replace(entry.message, metadata=metadata))
         return self._placed([retraction, grown])
 
     def _note_stored(self, entry: KnownEntry, stored: _Stored) -> None:
         """Note which stored message and calls those of an entry are."""
-        if not isinstance(entry, MessageEntry) or stored.message is None:
+        if not isinstance(entry, MessageEntry) or stored.content_digest is None:
             return
         self._ids[entry.id] = self._previous = stored.entry_id
-        ours = {wire_id: call for call, wire_id in call_wire_ids(stored.message).items()}
+        ours = {wire_id: call for call, wire_id in stored.calls.items()}
         for call, wire_id in call_wire_ids(entry.message).items():
             if ours.get(wire_id, call) != call:
                 self._tool_ids[call] = ours[wire_id]
@@ -254,15 +291,16 @@ class _Plan:
 
 def _moved(session: ForeignSession, session_id: str) -> ForeignSession:
     """Return a session whose entries belong to another one."""
-    entries = [place_entry(entry, session_id=session_id, seq=0) for entry in session.entries]
-    moved: list[KnownEntry] = [
-        replace(entry, message=replace(entry.message, session_id=session_id))
-        if isinstance(entry, MessageEntry)
-        else entry
-        for entry in entries
-        if not isinstance(entry, UnknownEntry)
-    ]
-    return replace(session, session_id=session_id, entries=EntryList(moved))
+
+    def moved() -> Iterator[KnownEntry]:
+        for entry in session.entries:
+            if isinstance(entry, MessageEntry):
+                message = replace(entry.message, session_id=session_id)
+                yield replace(entry, session_id=session_id, seq=0, message=message)
+            else:
+                yield replace(entry, session_id=session_id, seq=0)
+
+    return replace(session, session_id=session_id, entries=EntryList(moved()))
 
 
 def _with_tool_ids(message: Message, tool_ids: Mapping[str, str]) -> Message:
@@ -277,11 +315,10 @@ def _with_tool_ids(message: Message, tool_ids: Mapping[str, str]) -> Message:
     return replace(mapped, metadata=replace(mapped.metadata, external=external or None))
 
 
-def _is_same(stored: Message, read: Message) -> bool:
-    if stored.content_digest() != read.content_digest():
+def _is_same(stored: _Stored, read: Message) -> bool:
+    if stored.content_digest != read.content_digest():
         return False
-    usage = read.metadata.usage
-    return usage is None or stored.metadata.usage is not None
+    return read.metadata.usage is None or stored.usage is not None
 
 
 def _difference(usage: Usage | None, before: Usage | None) -> Usage | None:

@@ -1,7 +1,7 @@
 """Read queries of the store: sessions, messages, history, tool calls and overviews for lists."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -117,6 +117,17 @@ def read_history(
     if not numbered:
         read_session(transaction, session_id)  # raises for an unknown session
     return [_entry(seq, item) for seq, item in numbered]
+
+
+def read_reduced_history(
+    transaction: Transaction, session_id: str, reduce: Callable[[Message], Message]
+) -> Iterator[AnyEntry]:
+    """Yield the entries of a session in order, each message as `reduce` returns it.
+
+    All messages of a long session, as objects, take five times the memory of their JSON.
+    """
+    part = read_slice(transaction, session_id, reduce=reduce)
+    return (_entry(seq, item) for seq, item in part.with_numbers())
 
 
 def read_history_before(

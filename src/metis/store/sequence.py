@@ -7,7 +7,7 @@ A reader of the end of a long session can therefore start behind any journal row
 it has a later time than everything before, or has a journal row itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from operator import attrgetter
@@ -92,9 +92,13 @@ def last_sequence_number(transaction: Transaction, session_id: str) -> int:
 
 
 def read_slice(
-    transaction: Transaction, session_id: str, start: JournalMark = START
+    transaction: Transaction,
+    session_id: str,
+    start: JournalMark = START,
+    *,
+    reduce: Callable[[Message], Message] | None = None,
 ) -> HistorySlice:
-    """Read what follows a mark, or everything."""
+    """Read what follows a mark, or everything; `reduce` returns what is needed of a message."""
     journal = transaction.run(_JOURNAL, (session_id, start.seq))
     select, values = _select(transaction.binary_text, _AFTER), (session_id, start.latest_at)
     rows: Iterable[Any]
@@ -114,7 +118,8 @@ def read_slice(
     while chunk := list(islice(remaining, _CHUNK)):
         if digests:
             _check_rows(session_id, chunk, full_texts, digests)
-        messages += _messages(session_id, chunk, full_texts)
+        decoded = _messages(session_id, chunk, full_texts)
+        messages += decoded if reduce is None else map(reduce, decoded)
     if digests:
         _check_entries(session_id, journal, digests)
         if not start.seq:
