@@ -84,6 +84,7 @@ def test_inputs_that_once_were_a_fault(path: object) -> None:
     assert fault is None, fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [b"\n", b"x\n", b'"', b"<", b"&", b"`", b"```\n", b"\xe4\xb8\x96"])
 @pytest.mark.parametrize("name", WRITERS)
 def test_exports_take_memory_in_proportion(name: str, text: bytes) -> None:

@@ -103,17 +103,20 @@ async def test_a_failure_in_the_middle_is_an_error_event_and_stored_as_a_failure
 
 @pytest.mark.row("GW-20")
 async def test_a_provider_that_is_silent_for_too_long_is_an_error_and_no_endless_wait() -> None:
+    release = asyncio.Event()
+
     async def silent(request: web.Request, _: bytes) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         await response.write(CHAT_CHUNKS[0] + CHAT_CHUNKS[1])
-        await asyncio.sleep(60)
+        await release.wait()
         return response
 
     config = GatewayConfig(limits=Limits(keep_alive_s=0.05, silence_s=0.4))
     async with serve(Upstream(silent), routes=("*=openai:gpt-4o",), config=config) as gateway:
         path, body = CLIENTS["anthropic"]
         _, _, reply = await gateway.post(path, {**body, "stream": True})
+        release.set()
     assert b"event: ping" in reply
     assert b"event: error" in reply
     assert reply.count(b"event: ping") < 20
@@ -290,6 +293,113 @@ async def test_a_socket_that_drops_in_the_middle_cancels_the_provider() -> None:
         await started.wait()
         await socket.close()
         await asyncio.wait_for(ended.wait(), 10)
+
+
+def scope(kind: str, path: str) -> dict[str, Any]:
+    headers = [(b"content-type", b"application/json")]
+    scheme, method = ("ws", "GET") if kind == "websocket" else ("http", "POST")
+    return {
+        "type": kind,
+        "method": method,
+        "scheme": scheme,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+        "extensions": {},
+    }
+
+
+async def chat_stream(request: web.Request, _: bytes) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    for chunk in CHAT_CHUNKS:
+        await response.write(chunk)
+        await asyncio.sleep(0.01)
+    return response
+
+
+@pytest.mark.row("GW-13")
+@pytest.mark.parametrize("sent", [0, 1, 2])
+@pytest.mark.parametrize("client", ["anthropic", "chat"])
+async def test_a_client_that_left_is_no_failure_of_the_provider(client: str, sent: int) -> None:
+    """ASGI servers report a closed connection as an OSError of `send`."""
+    path, body = CLIENTS[client]
+    request = msgspec.json.encode({**body, "stream": True})
+    messages = [{"type": "http.request", "body": request, "more_body": False}]
+    count = 0
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        return await asyncio.Future()
+
+    async def send(_: dict[str, Any]) -> None:
+        nonlocal count
+        count += 1
+        if count > sent:
+            raise ConnectionResetError
+
+    upstream = Upstream(chat_stream)
+    async with serve(upstream, routes=("*=openai:gpt-4o",)) as gateway:
+        await gateway.gateway(scope("http", path), receive, send)
+    assert count == sent + 1, "nothing is sent to a client that left"
+    assert len(upstream.requests) == 1, "the provider is not called again for nobody"
+
+
+@pytest.mark.row("GW-13")
+@pytest.mark.parametrize("sent", [1, 2, 3, 5])
+async def test_a_socket_whose_client_left_ends(sent: int) -> None:
+    messages = [
+        {
+            "type": "websocket.receive",
+            "text": '{"type":"response.create","model":"M","input":"hi"}',
+        },
+        {"type": "websocket.connect"},
+    ]
+    count, left = 0, asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await left.wait()
+        return {"type": "websocket.disconnect", "code": 1006}
+
+    async def send(_: dict[str, Any]) -> None:
+        nonlocal count
+        count += 1
+        if count > sent:
+            left.set()
+            raise ConnectionResetError
+
+    async with serve(Upstream(chat_stream), routes=("*=openai:gpt-4o",)) as gateway:
+        app = gateway.gateway(scope("websocket", "/v1/responses"), receive, send)
+        await asyncio.wait_for(app, 60)
+    assert count == sent + 1
+
+
+@pytest.mark.row("GW-13")
+async def test_a_request_that_comes_as_a_response_ends_is_answered() -> None:
+    create = {
+        "type": "websocket.receive",
+        "text": '{"type":"response.create","model":"M","input":"hi"}',
+    }
+    messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    messages.put_nowait({"type": "websocket.connect"})
+    messages.put_nowait(create)
+    ends = 0
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal ends
+        if '"type":"response.completed"' in message.get("text", ""):
+            ends += 1
+            messages.put_nowait(create if ends == 1 else {"type": "websocket.disconnect"})
+            await asyncio.sleep(0)
+
+    async with serve(Upstream(chat_stream), routes=("*=openai:gpt-4o",)) as gateway:
+        session = gateway.gateway(scope("websocket", "/v1/responses"), messages.get, send)
+        await asyncio.wait_for(session, 60)
+    assert ends == 2
 
 
 @pytest.mark.row("GW-13")

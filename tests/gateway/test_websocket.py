@@ -1,5 +1,6 @@
 """Responses on a WebSocket: events as messages, continued by id, errors as events."""
 
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -7,7 +8,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gateway.served import Served, Upstream, serve
+from gateway.served import Served, Upstream, reply_chat, serve
 from metis.gateway.config import GatewayConfig
 
 pytestmark = pytest.mark.anyio
@@ -108,3 +109,28 @@ async def test_a_realtime_socket_is_a_tunnel() -> None:
         assert await socket.receive_str(timeout=10) == "Bearer key-of-openai"
         await socket.send_str("one")
         assert await socket.receive_str(timeout=10) == "echo one"
+
+
+async def test_lanes_of_a_socket_are_answered_side_by_side_and_named() -> None:
+    release = asyncio.Event()
+
+    async def slow_first(request: web.Request, body: bytes) -> web.StreamResponse:
+        if b"slow" in body:
+            await release.wait()
+        return await reply_chat(request, body)
+
+    async with (
+        serve(Upstream(slow_first), routes=("*=openai:gpt-4o",)) as gateway,
+        gateway.client.ws_connect(gateway.url + "/v1/responses") as socket,
+    ):
+        create = {"type": "response.create", "model": "M"}
+        await socket.send_json({**create, "stream_id": "a", "input": "slow"})
+        await socket.send_json({**create, "stream_id": "a", "input": "later"})
+        await socket.send_json({**create, "stream_id": "b", "input": "quick"})
+        ends: list[str] = []
+        while len(ends) < 3:
+            event = await socket.receive_json(timeout=60)
+            if event["type"] == "response.completed":
+                ends.append(event["stream_id"])
+                release.set()
+    assert ends == ["b", "a", "a"]

@@ -231,7 +231,9 @@ def test_differences_name_their_places(before: Any, after: Any, expected: list[s
 
 @needs_corpus
 @pytest.mark.row("M-008", "M-010")
-@pytest.mark.parametrize("name", ["anthropic_messages", "ollama"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("anthropic_messages", marks=pytest.mark.slow), "ollama"]
+)
 def test_every_recorded_exchange_keeps_every_law(name: str) -> None:
     answers: dict[str, Message] = {}
     laws: set[Law] = set()

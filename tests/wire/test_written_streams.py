@@ -237,6 +237,7 @@ def test_what_only_one_host_says_is_a_loss() -> None:
 
 
 @needs_corpus
+@pytest.mark.slow
 @pytest.mark.row("T32", "T161")
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_no_client_reads_a_call_that_was_cut_off_as_a_whole_one(name: str) -> None:

@@ -166,6 +166,14 @@ def recorded_headers(
     return {name: value.decode("latin-1") for name, value in decoded if name in names}
 
 
+class ClientLeftError(Exception):
+    """The client closed the connection before it had the whole answer.
+
+    ASGI servers report this as an OSError of `send`, which would look like a failure of the
+    connection to the provider: the call would be repeated for nobody.
+    """
+
+
 class ClientCall:
     """One call: what the client sent, and how to answer it."""
 
@@ -215,14 +223,28 @@ class ClientCall:
         return next((value for key, value in self.headers if key == name), None)
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Send the status and the headers."""
+        """Send the status and the headers.
+
+        Raises:
+            ClientLeftError: the client has closed the connection.
+        """
         self.is_started = True
         self.exchange.status = status
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        try:
+            await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        except OSError as error:
+            raise ClientLeftError from error
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send a part of the body; it waits while the client does not read."""
-        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+        """Send a part of the body; it waits while the client does not read.
+
+        Raises:
+            ClientLeftError: the client has closed the connection.
+        """
+        try:
+            await self.send({"type": "http.response.body", "body": data, "more_body": more})
+        except OSError as error:
+            raise ClientLeftError from error
 
     async def reply(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole response."""
@@ -236,14 +258,15 @@ async def read_body(call: ClientCall, limits: Limits) -> bytes:
 
     Raises:
         ContextOverflowError: it is longer than allowed.
-        NetworkError: it came too slowly, or the client left.
+        NetworkError: it came too slowly.
+        ClientLeftError: the client has closed the connection.
     """
     _check_length(call, limits)
     message = await call.receive()
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False):
         if message["type"] == "http.disconnect":
-            raise asyncio.CancelledError
+            raise ClientLeftError
         _check_size(len(body), limits)
         return body
     parts, size = [body], len(body)
@@ -252,7 +275,7 @@ async def read_body(call: ClientCall, limits: Limits) -> bytes:
             while message.get("more_body", False):
                 message = await call.receive()
                 if message["type"] == "http.disconnect":
-                    raise asyncio.CancelledError
+                    raise ClientLeftError
                 part = message.get("body", b"")
                 size += len(part)
                 _check_size(size, limits)

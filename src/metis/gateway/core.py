@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +18,7 @@ from metis.gateway.client_call import (
     POLICY_HEADER,
     ClientCall,
     ClientKeys,
+    ClientLeftError,
     RequestKeys,
     read_body,
     read_keys,
@@ -115,10 +117,12 @@ class Core:
         call.scope["metis.task"] = asyncio.current_task()
         try:
             await handle(call)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ClientLeftError):
             exchange.status, exchange.error = CLIENT_LEFT, "the client left"
         except Exception as error:  # noqa: BLE001 - any failure becomes an error for the client
-            await self._fail(call, error)
+            # The error is noted already if the client leaves while it is sent.
+            with suppress(ClientLeftError):
+                await self._fail(call, error)
         finally:
             self.finish(call)
 

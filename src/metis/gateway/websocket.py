@@ -2,14 +2,21 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from metis.canonical.errors import InvalidRequestError, MetisError, ProviderError
+from metis.canonical.errors import (
+    InvalidRequestError,
+    MetisError,
+    ProviderError,
+    RateLimitError,
+)
 from metis.canonical.ids import new_ulid
 from metis.gateway.client_call import (
     ClientCall,
+    ClientLeftError,
     Receive,
     Scope,
     Send,
@@ -33,6 +40,7 @@ log = logging.getLogger("metis.gateway")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 _MAX_HISTORY_BYTES = 32 * 1024 * 1024
+_MAX_WAITING = 64
 _UPGRADE_REQUIRED = 426
 _NORMAL, _REFUSED = 1000, 1008
 _SWITCHING, _BAD_GATEWAY = 101, 502
@@ -89,7 +97,7 @@ async def _refuse(scope: Scope, send: Send, status: int, error: ProviderError) -
 
 
 class ResponsesSocket:
-    """Responses on one socket, one after the other.
+    """Responses on one socket: one after the other, or side by side in lanes (`stream_id`).
 
     A request may continue an earlier response of the socket by its id: the gateway holds what was
     sent and answered, so that any provider can go on, also one that stores nothing.
@@ -104,49 +112,70 @@ class ResponsesSocket:
         self._send = send
         self._key = key
         self._states = ResponseStates(_MAX_HISTORY_BYTES)
+        self._lanes: dict[str | None, asyncio.Task[None]] = {}
+        """The last request of each lane; one lane has one response at a time."""
+        self._waiting = 0
 
     async def run(self) -> None:
         """Answer messages until the client leaves."""
-        while True:
-            message = await self._receive()
-            if message["type"] != "websocket.receive":
-                return
-            data = message.get("bytes") or (message.get("text") or "").encode()
-            answer = asyncio.ensure_future(self._answer(data))
-            leaves = asyncio.ensure_future(self._receive())
-            done, _ = await asyncio.wait((answer, leaves), return_when=asyncio.FIRST_COMPLETED)
-            while answer not in done:
-                if leaves.result()["type"] != "websocket.receive":
-                    answer.cancel()
-                    return
-                # One response at a time: a second request waits for nothing, and is refused.
-                text = "a response is running on this socket"
-                await self._error(InvalidRequestError(text, status=400))
-                leaves = asyncio.ensure_future(self._receive())
-                done, _ = await asyncio.wait((answer, leaves), return_when=asyncio.FIRST_COMPLETED)
-            if leaves.done():
-                if leaves.result()["type"] != "websocket.receive":
-                    return
-            else:
-                leaves.cancel()
+        try:
+            while (message := await self._receive())["type"] == "websocket.receive":
+                data = message.get("bytes") or (message.get("text") or "").encode()
+                await self._queue(data)
+        except ClientLeftError:
+            pass
+        finally:
+            tasks = list(self._lanes.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, data: bytes) -> None:
+    async def _queue(self, data: bytes) -> None:
+        """Answer a message as soon as the earlier ones of its lane are answered."""
         try:
             request = _decode(data)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            await self._error(None, InvalidRequestError(f"not a JSON object: {error}", status=400))
+            return
+        lane = request.pop("stream_id", None)
+        if lane is not None and not isinstance(lane, str):
+            await self._error(None, InvalidRequestError("stream_id: not a text", status=400))
+        elif self._waiting >= _MAX_WAITING:
+            text = f"more than {_MAX_WAITING} requests wait on this socket"
+            await self._error(lane, RateLimitError(text, status=429))
+        else:
+            self._waiting += 1
+            task = asyncio.ensure_future(self._after(self._lanes.get(lane), lane, request))
+            self._lanes[lane] = task
+
+    async def _after(
+        self, earlier: "asyncio.Task[None] | None", lane: str | None, request: dict[str, Any]
+    ) -> None:
+        """Answer a request once an earlier one of its lane is answered."""
+        if earlier is not None:
+            await asyncio.wait((earlier,))
+        try:
+            # Later writes end in the same way; the end of `run` is what the server reports.
+            with suppress(ClientLeftError):
+                await self._answer(lane, request)
+        finally:
+            self._waiting -= 1
+            if self._lanes.get(lane) is asyncio.current_task():
+                del self._lanes[lane]
+
+    async def _answer(self, lane: str | None, request: dict[str, Any]) -> None:
+        try:
             kind = request.pop("type", None)
             if kind != "response.create":
                 raise InvalidRequestError(f"unknown event {kind!r}", status=400)
             # Older clients put the request into an object of its own.
             request = request.pop("response", None) or request
             history = self._states.expand("", request)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            await self._error(InvalidRequestError(f"not a JSON object: {error}", status=400))
-            return
         except MetisError as error:
-            await self._error(error)
+            await self._error(lane, error)
             return
         if request.pop("generate", True) is False:
-            await self._warm_up(request, history)
+            await self._warm_up(lane, request, history)
             return
         request["stream"] = True
         body = _encode(request)
@@ -158,10 +187,13 @@ class ResponsesSocket:
                 header for header in self._scope["headers"] if not header[0].startswith(b"sec-")
             ],
         }
-        frames = _Frames(self._send)
+        frames = _Frames(self._send, lane)
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": body, "more_body": False}
+            for message in messages:
+                return message
+            return await asyncio.Future()  # this task is cancelled if the client leaves
 
         call = ClientCall(scope, receive, frames.send, RESPONSES, self._key)
         await self._gateway.guarded(call, self._gateway.answer)
@@ -169,7 +201,7 @@ class ResponsesSocket:
             output: list[Any] = frames.response.get("output") or []
             self._states.add("", str(frames.response.get("id")), [*history, *output])
 
-    async def _warm_up(self, request: dict[str, Any], history: list[Any]) -> None:
+    async def _warm_up(self, lane: str | None, request: dict[str, Any], history: list[Any]) -> None:
         """Answer a request that only announces what comes: nothing is called."""
         response: dict[str, Any] = {
             "id": f"resp_{new_ulid()}",
@@ -179,17 +211,29 @@ class ResponsesSocket:
             "model": request.get("model"),
             "output": [],
         }
-        await self._text({"type": "response.created", "sequence_number": 0, "response": response})
+        event = {"type": "response.created", "sequence_number": 0, "response": response}
+        await self._text(lane, event)
         response = {**response, "status": "completed", "usage": _NO_USAGE}
-        await self._text({"type": "response.completed", "sequence_number": 1, "response": response})
+        event = {"type": "response.completed", "sequence_number": 1, "response": response}
+        await self._text(lane, event)
         self._states.add("", response["id"], history)
 
-    async def _error(self, error: Exception) -> None:
+    async def _error(self, lane: str | None, error: Exception) -> None:
         status, body, _ = encode_error(error, RESPONSES.adapter)
-        await self._text(_error_event(status, body))
+        await self._text(lane, _error_event(status, body))
 
-    async def _text(self, value: dict[str, Any]) -> None:
-        await self._send({"type": "websocket.send", "text": _encode(value).decode()})
+    async def _text(self, lane: str | None, event: dict[str, Any]) -> None:
+        try:
+            await self._send(_event_message(lane, event))
+        except OSError as error:
+            raise ClientLeftError from error
+
+
+def _event_message(lane: str | None, event: dict[str, Any]) -> dict[str, Any]:
+    """An event as a message of the socket, with the lane that its request named."""
+    if lane is not None:
+        event = {**event, "stream_id": lane}
+    return {"type": "websocket.send", "text": _encode(event).decode()}
 
 
 _NO_USAGE = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
@@ -206,8 +250,9 @@ def _error_event(status: int, body: bytes) -> dict[str, Any]:
 class _Frames:
     """Turns the events of a response into messages of a socket."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, lane: str | None) -> None:
         self._send = send
+        self._lane = lane
         self._parser = SseParser()
         self._status = 0
         self._body = b""
@@ -223,15 +268,18 @@ class _Frames:
         if self._status >= _FIRST_ERROR_STATUS:
             self._body += body
             if not message.get("more_body", False):
-                text = _encode(_error_event(self._status, self._body)).decode()
-                await self._send({"type": "websocket.send", "text": text})
+                event = _error_event(self._status, self._body)
+                await self._send(_event_message(self._lane, event))
             return
         for name, data in self._parser.feed(body):
             if data[:1] != b"{":
                 continue
             if name in (b"response.completed", b"response.incomplete"):
                 self.response = _decode(data).get("response")
-            await self._send({"type": "websocket.send", "text": bytes(data).decode()})
+            text = bytes(data).decode()
+            if self._lane is not None:
+                text = f'{{"stream_id":{_encode(self._lane).decode()},{text[1:]}'
+            await self._send({"type": "websocket.send", "text": text})
 
 
 async def tunnel(gateway: Core, call: ClientCall, provider: Provider, path: str) -> None:
@@ -257,6 +305,8 @@ async def tunnel(gateway: Core, call: ClientCall, provider: Provider, path: str)
     finally:
         for task in tasks:
             task.cancel()
+        # A side that fails because the other has closed is the end of the tunnel, not an error.
+        await asyncio.gather(*tasks, return_exceptions=True)
         await socket.close()
 
 
