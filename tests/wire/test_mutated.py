@@ -43,10 +43,10 @@ SAID = frozenset({"text", "thinking", "tool_use"})
 """Parts of a response of which no client may read others in a stream."""
 MADE_UP = frozenset({"model", "response_id", "usage"})
 """What a stream needs, and has in place of what a response lacks."""
-MOST_ODD = {"openai_responses": 0.15}
-"""The share of streams that may read otherwise when they are written again; a tenth elsewhere. A
-response of this protocol has its text three times, in deltas, in its item and at the end: streams
-in which a mutation lets these contradict each other have no reading that keeps all three."""
+MOST_ODD = {"anthropic_messages": 0.03}
+"""The share of streams that may read otherwise when they are written again; a hundredth elsewhere.
+Here a mutation may put the type of an event, or the keys of its end, into a block or the message,
+where the next stream has them in their own places."""
 CASES = 600
 PAIRS = 100
 SEED = 7
@@ -195,7 +195,7 @@ def test_written_streams_read_as_they_were(protocol: str) -> None:
         for stream in streams(protocol, CASES)
         if (faults := list(written_stream_faults(adapter, context, read(adapter, [stream]))))
     ]
-    assert len(odd) <= CASES * MOST_ODD.get(protocol, 0.1), odd[:20]
+    assert len(odd) <= CASES * MOST_ODD.get(protocol, 0.01), odd[:20]
 
 
 @pytest.mark.parametrize("target", IN_LINES)

@@ -13,7 +13,7 @@ from metis import adapters
 from metis.adapters import Adapter, RequestContext
 from metis.canonical import Message, MetisError, ToolUseBlock
 from metis.canonical.metadata import MessageStatus
-from metis.streaming import MessageComplete, StreamEvent
+from metis.streaming import MessageComplete, StreamError, StreamEvent
 from metis.verify import adapter_of, differences, read_recording
 from metis.verify.served import (
     broken_call_faults,
@@ -257,3 +257,214 @@ def test_no_client_reads_a_call_that_was_cut_off_as_a_whole_one(name: str) -> No
 def test_every_protocol_has_recorded_streams() -> None:
     for recordings in RECORDINGS.values():
         assert any(each.is_stream for each in responses(recordings)), recordings
+
+
+Body = dict[str, Any]
+
+
+def sse(*bodies: Body, named: bool = False) -> bytes:
+    lines = (
+        (f"event: {body['type']}\n" if named else "") + f"data: {json.dumps(body)}\n\n"
+        for body in bodies
+    )
+    return "".join(lines).encode()
+
+
+def chat(*deltas: Body, **keys: Any) -> bytes:
+    envelope = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", **keys}
+    chunks = [
+        {**envelope, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in ({"role": "assistant", "content": ""}, *deltas)
+    ]
+    end: Body = {**envelope, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    return sse(*chunks, end) + b"data: [DONE]\n\n"
+
+
+def content(*parts: Body) -> Body:
+    return {"content": [*parts]}
+
+
+def thought(text: str, **keys: Any) -> Body:
+    return {"type": "thinking", "thinking": [{"type": "text", "text": text}], **keys}
+
+
+def claude(*blocks: Body, stop: Body | None = None) -> bytes:
+    usage = {"input_tokens": 3, "output_tokens": 2}
+    start: Body = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+    }
+    return sse(
+        {"type": "message_start", "message": {**start, "usage": usage}},
+        *blocks,
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+        {"type": "message_stop", **(stop or {})},
+        named=True,
+    )
+
+
+def parts_of(start: Body, *deltas: Body) -> list[Body]:
+    return [
+        {"type": "content_block_start", "index": 0, "content_block": start},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": 0},
+    ]
+
+
+def item_stream(done: Body, final: Body | None = None) -> bytes:
+    """A message of Responses whose deltas say `Hi.`, whatever its end says."""
+    response = {"id": "resp_1", "object": "response", "model": "m", "status": "in_progress"}
+    opened: Body = {"type": "message", "id": "msg_1", "role": "assistant", "content": []}
+    part: Body = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    place = {"output_index": 0, "item_id": "msg_1", "content_index": 0}
+    end = {**response, "status": "completed", "output": [done if final is None else final]}
+    return sse(
+        {"type": "response.created", "response": {**response, "output": []}},
+        {"type": "response.output_item.added", "output_index": 0, "item": opened},
+        {"type": "response.content_part.added", **place, "part": part},
+        {"type": "response.output_text.delta", **place, "delta": "Hi"},
+        {"type": "response.output_text.delta", **place, "delta": "."},
+        {"type": "response.output_item.done", "output_index": 0, "item": done},
+        {"type": "response.completed", "response": end},
+        named=True,
+    )
+
+
+def message_item(text: str, **keys: Any) -> Body:
+    part: Body = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+    return {**item, "content": [part], **keys}
+
+
+UNUSUAL = {
+    "references between texts": (
+        "mistral",
+        chat(
+            content(thought("hm", closed=True, signature="s"), {"type": "text", "text": "Paris"}),
+            content({"type": "reference", "reference_ids": [1, 2]}),
+            content({"type": "text", "text": " is"}),
+            content({"type": "tool_reference", "tool": "web_search", "title": "x"}),
+        ),
+        [b"reference_ids", b"tool_reference", b'"closed"', b'"signature"'],
+    ),
+    "references in thinking": (
+        "mistral",
+        chat(
+            content(thought("hm")),
+            content({"type": "thinking", "thinking": [{"type": "reference", "x": 1}]}),
+            content(thought(" so")),
+        ),
+        [b'"reference"', b"hm so"],
+    ),
+    "a seal without text": (
+        "openrouter",
+        chat(
+            {"reasoning_details": [{"type": "reasoning.text", "index": 0, "signature": "sealed"}]},
+            {"content": "ready"},
+        ),
+        [b"sealed"],
+    ),
+    "keys of a function": (
+        "openai",
+        chat(
+            {
+                "tool_calls": [
+                    {"index": 0, "id": "c", "function": {"name": "f", "arguments": "", "x": [1]}}
+                ]
+            },
+            {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+        ),
+        [b'"x":[1]'],
+    ),
+    "measures of Bedrock": (
+        "bedrock",
+        claude(
+            *parts_of({"type": "text", "text": ""}, {"type": "text_delta", "text": "Hi."}),
+            stop={"amazon-bedrock-invocationMetrics": {"inputTokenCount": 3}},
+        ),
+        [b"inputTokenCount"],
+    ),
+    "keys of deltas": (
+        "anthropic",
+        claude(
+            *parts_of(
+                {"type": "thinking", "thinking": "", "signature": ""},
+                {"type": "thinking_delta", "thinking": "hm", "tokens": {"n": 7}},
+                {"type": "signature_delta", "signature": "s", "key": "k7"},
+            )
+        ),
+        [b'"n":7', b'"k7"'],
+    ),
+    "keys of arguments": (
+        "anthropic",
+        claude(
+            *parts_of(
+                {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}},
+                {"type": "input_json_delta", "partial_json": "{}", "hint": {"n": 7}},
+            )
+        ),
+        [b'"n":7'],
+    ),
+    "keys of redacted thinking": (
+        "anthropic",
+        claude(*parts_of({"type": "redacted_thinking", "data": "sealed", "kind": "k7"})),
+        [b"sealed", b"k7"],
+    ),
+    "deltas that contradict their end": (
+        "openai-responses",
+        item_stream(message_item("Ho.")),
+        [b"Ho."],
+    ),
+    "an item that ends with another id": (
+        "openai-responses",
+        item_stream(message_item("Hi.", id="msg_2")),
+        [b"msg_2"],
+    ),
+    "keys that only the final response has": (
+        "openai-responses",
+        item_stream(message_item("Hi."), message_item("Hi.", phase="final_answer")),
+        [b"final_answer"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_an_unusual_stream_is_written_with_every_key(name: str) -> None:
+    provider, stream, values = UNUSUAL[name]
+    adapter = adapters.get(provider)
+    if adapter.profile.aws_framed:
+        adapter = adapters.get("anthropic")  # the same events, in frames that can be read
+    events = read_stream(adapter, CONTEXT, stream)
+    end = events[-1]
+    assert isinstance(end, MessageComplete)
+    body = adapter.encode_response(end.message, CONTEXT).body
+    assert [value for value in values if value not in body] == []
+    assert list(written_stream_faults(adapter, CONTEXT, events)) == []
+    if name == "deltas that contradict their end":
+        return  # what a client has read of a stream cannot be taken back
+    clients = [adapters.get(each) for each in RECORDINGS]
+    served = [served_faults(client, CONTEXT, end.message, events) for client in clients]
+    assert [list(faults) for faults in served] == [[]] * len(clients)
+
+
+def test_a_stream_that_ends_in_an_error_has_all_that_came_before_it() -> None:
+    part = {"type": "reasoning.text", "text": "hm", "format": "anthropic-claude-v1", "index": 0}
+    cut = chat({"reasoning": "hm", "reasoning_details": [part]}).split(b"data: [DONE]")[0]
+    cut = cut.rsplit(b"data: ", 1)[0] + sse({"error": {"code": 502, "message": "gone"}})
+    search: Body = {"type": "server_tool_use", "id": "s_1", "name": "web_search", "input": {}}
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
+    server_call = claude(*parts_of(search)[:1]).split(b"event: message_delta")[0]
+    for name, stream in (
+        ("openrouter", cut),
+        ("anthropic", server_call + sse(error, named=True)),
+    ):
+        adapter = adapters.get(name)
+        events = read_stream(adapter, CONTEXT, stream)
+        end = events[-1]
+        assert isinstance(end, StreamError)
+        assert end.message is not None
+        assert len(end.message.content) == 1
+        assert list(written_stream_faults(adapter, CONTEXT, events)) == []

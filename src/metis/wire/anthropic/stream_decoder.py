@@ -33,6 +33,7 @@ class _PartialBlock:
 
     __slots__ = (
         "arguments",
+        "input_keys",
         "is_closed",
         "is_reported",
         "original_form",
@@ -52,17 +53,24 @@ class _PartialBlock:
         self.texts: list[str] = []
         self.thoughts: list[str] = []
         self.arguments: list[str] = []
+        self.input_keys: Wire = {}
+        """What deltas of arguments have beside them."""
         self.others: dict[str, list[str]] = {}
         """The pieces of other strings, such as a signature."""
         self.tool_use_id = ""
         self.is_closed = False
 
-    def first_form(self) -> Wire | None:
-        """Return the original form for the first event of the block; None for the others."""
+    def first_form(self, delta_form: Wire | None = None) -> Wire | None:
+        """Return the original form for the first event of the block; None for the others.
+
+        `delta_form` has the unusual keys of the delta itself, which any event may have.
+        """
         if self.is_reported:
-            return None
+            return delta_form
         self.is_reported = True
-        return self.original_form
+        if delta_form is None or self.original_form is None:
+            return self.original_form or delta_form
+        return {**self.original_form, **delta_form}
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """Add a delta of any kind: strings and lists grow, other values are replaced."""
@@ -129,9 +137,14 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         if self._end is not None:
             return
         wire = self._read_event(data, events)
-        handler = None if wire is None else self._handlers.get(maybe_text(wire.get("type")) or "")
-        if wire is not None and handler is not None:
-            handler(self, wire, events)
+        kind = "" if wire is None else maybe_text(wire.get("type")) or ""
+        handler = self._handlers.get(kind)
+        if wire is None or handler is None:
+            return
+        if not self._has_begun and kind not in ("message_start", "error"):
+            # Some hosts leave the start out.
+            self._begin(events, self._context.model, None, PROTOCOL, {})
+        handler(self, wire, events)
 
     def _on_message_start(self, wire: Wire, events: list[StreamEvent]) -> None:
         body = dict(maybe_object(wire.get("message")))
@@ -180,34 +193,45 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         if block is None:
             # Some hosts send deltas without the start of their block.
             block = self._new_block(index, {"type": "text", "text": ""})
+        form = _unusual_keys(delta)
         match delta:
             case {"type": "input_json_delta", "partial_json": str(text)}:
                 self._add_input(index, block, text, events)
+                if form is not None:
+                    block.input_keys |= form["delta"]
+                    block.add(form["delta"])
                 return
             case {"type": "signature_delta", "signature": str(signature)}:
-                events.append(self._thinking(index, block, "", signature))
+                events.append(self._thinking(index, block, "", signature, form))
             case {"text": str(text)} if block.wire.get("type") == "text":
-                form = None if block.is_reported else block.first_form()
-                events.append(TextDelta(self._message_id, index, text, form))
+                first = block.first_form(form)
+                events.append(TextDelta(self._message_id, index, text, first))
             case {"thinking": str(text)} if block.wire.get("type") == "thinking":
                 signature = maybe_text(delta.get("signature"))
-                events.append(self._thinking(index, block, text, signature))
+                events.append(self._thinking(index, block, text, signature, form))
             case {"citation": {**citation}} if block.wire.get("type") == "text":
-                cited = (decode_citation(citation),)
-                events.append(TextDelta(self._message_id, index, "", block.first_form(), cited))
+                cited, first = (decode_citation(citation),), block.first_form(form)
+                events.append(TextDelta(self._message_id, index, "", first, cited))
             case _:
                 pass
         block.add(delta)
 
     def _thinking(
-        self, index: int, block: _PartialBlock, text: str, signature: str | None = None
+        self,
+        index: int,
+        block: _PartialBlock,
+        text: str,
+        signature: str | None = None,
+        delta_form: Wire | None = None,
     ) -> ThinkingDelta:
-        form = block.first_form()
+        form = block.first_form(delta_form)
         return ThinkingDelta(self._message_id, index, text, signature, original_form=form)
 
     def _add_input(
         self, index: int, block: _PartialBlock, text: str, events: list[StreamEvent]
     ) -> None:
+        if block.is_closed or block.wire.get("type") in _WITHOUT_INPUT:
+            return
         block.arguments.append(text)
         self._meter.add_arguments(block, len(text))
         if block.tool_use_id:
@@ -224,10 +248,11 @@ class AnthropicStreamDecoder(SseStreamDecoder):
             arguments, invalid = parse_arguments("".join(block.arguments))
             # Some hosts send all arguments with the start of a call, and no delta.
             arguments = arguments or maybe_object(block.wire.get("input"))
-            end = ToolUseEnd(self._message_id, index, block.tool_use_id, arguments, invalid)
+            form = {"delta": block.input_keys} if block.input_keys else None
+            end = ToolUseEnd(self._message_id, index, block.tool_use_id, arguments, invalid, form)
             events.append(end)
         elif not isinstance(decoded, TextBlock | ThinkingBlock | ToolUseBlock):
-            events.append(BlockAdded(self._message_id, index, decoded))
+            events.append(BlockAdded(self._message_id, index, decoded, block.to_wire()))
         elif not block.is_reported and type(decoded) is TextBlock:
             # A block without any delta is a block of the message as well.
             events.append(TextDelta(self._message_id, index, "", block.first_form()))
@@ -247,17 +272,23 @@ class AnthropicStreamDecoder(SseStreamDecoder):
                 usage[name] = count
         self._add_usage(decode_usage(usage, self._context), events)
 
-    def _on_message_stop(self, _: Wire, events: list[StreamEvent]) -> None:
+    def _on_message_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
+        # Bedrock measures the call here: `amazon-bedrock-invocationMetrics`.
+        self._body |= {key: value for key, value in wire.items() if key != "type"}
         self._report_unclosed(events)
         self._complete(events)
 
     def _report_unclosed(self, events: list[StreamEvent]) -> None:
-        """Report a block that comes at once, and whose end a host has left out."""
+        """Report a block that comes at once, or is empty, and whose end a host has left out."""
         block = self._blocks.get(self._newest)
         if block is not None and not block.is_closed:
             kind = block.wire.get("type")
-            if kind not in _STREAMED_TYPES:
+            if kind not in _STREAMED_TYPES or not block.is_reported:
                 self._on_block_stop({"index": self._newest}, events)
+
+    def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
+        self._report_unclosed(events)
+        super()._fail(error, events)
 
     def _on_error(self, wire: Wire, events: list[StreamEvent]) -> None:
         self._fail(decode_error(wire, self._context.status), events)
@@ -287,8 +318,21 @@ _PLAIN_STARTS: tuple[Wire, ...] = (
     {"type": "thinking", "thinking": "", "signature": ""},
 )
 _CALL_KEYS = 4
+_WITHOUT_INPUT = frozenset({"text", "thinking", "redacted_thinking", "compaction"})
 _STREAMED_TYPES = ("text", "thinking", "tool_use")
 """The types of blocks whose deltas are events."""
+
+
+_DELTA_SIZE = 2
+_DELTA_KEYS = frozenset({"type", "text", "thinking", "signature", "partial_json", "citation"})
+
+
+def _unusual_keys(delta: Wire) -> Wire | None:
+    """Return the form of a delta with keys that no event has a field for; None without such."""
+    if len(delta) <= _DELTA_SIZE and all(key in _DELTA_KEYS for key in delta):
+        return None
+    keys = {key: value for key, value in delta.items() if key not in _DELTA_KEYS}
+    return {"delta": keys} if keys else None
 
 
 def _is_plain_start(wire: Wire) -> bool:

@@ -13,6 +13,7 @@ from metis.streaming import (
     MessageStart,
     TextDelta,
     ThinkingDelta,
+    ToolUseEnd,
     ToolUseStart,
 )
 from metis.wire.anthropic.blocks import PROTOCOL, WIRE_ID_PREFIX, encode_block
@@ -32,6 +33,9 @@ _STATED_KEYS = frozenset({"content", "usage", "id", "type", "role", "model", *_E
 """The keys of a plain response that other parts of a stream state."""
 _OUTER_KEYS = ("context_management",)
 """The keys that the event at the end holds beside its delta."""
+
+_STOP_KEYS = ("amazon-bedrock-invocationMetrics",)
+"""The keys that the last event holds."""
 
 
 class AnthropicStreamEncoder(BlockStreamEncoder):
@@ -60,8 +64,10 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         if self._open_index != index:
             start = self._original_start(event, {"type": "text", "text": ""})
             encoded = self._open_block(event, start)
-        if event.text:
-            encoded += self._encode_delta(index, {"type": "text_delta", "text": event.text})
+        keys = self._delta_keys(event.original_form)
+        if event.text or keys:
+            delta: Wire = {"type": "text_delta", "text": event.text, **keys}
+            encoded += self._encode_delta(index, delta)
         if event.citations:
             encoded += self._encode_citations(index, event.citations)
         return encoded
@@ -70,8 +76,9 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         index = event.content_block_index
         plain = {"type": "thinking", "thinking": "", "signature": ""}
         encoded = self._open_block(event, self._original_start(event, plain))
-        if event.text:
-            delta = {"type": "thinking_delta", "thinking": event.text}
+        keys = self._delta_keys(event.original_form)
+        if event.text or keys:
+            delta: Wire = {"type": "thinking_delta", "thinking": event.text, **keys}
             encoded += self._encode_delta(index, delta)
         if event.signature is not None:
             delta = {"type": "signature_delta", "signature": event.signature}
@@ -89,7 +96,20 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         form = event.original_form
         if form is None or not self._is_native:
             return plain
+        form = {key: value for key, value in form.items() if key != "delta"} or plain
         return {**form, **{key: plain[key] for key in _DELTA_KEYS if key in form and key in plain}}
+
+    def _delta_keys(self, form: Mapping[str, Any] | None) -> Wire:
+        """Return what the provider has written into a delta beside what events carry."""
+        return maybe_object(form.get("delta")) if self._is_native and form is not None else {}
+
+    def _tool_end(self, event: ToolUseEnd) -> bytes:
+        keys = self._delta_keys(event.original_form)
+        encoded = b""
+        if keys:
+            delta = {**self._input_delta(""), **keys}
+            encoded = self._encode_delta(event.content_block_index, delta)
+        return encoded + super()._tool_end(event)
 
     def _block(self, event: BlockAdded) -> bytes:
         block = encode_block(event.block, lambda call: derived_id(call, WIRE_ID_PREFIX))
@@ -103,6 +123,8 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
             wire = maybe_object(event.block.data)
             arguments = maybe_object(wire.get("input"))
             block = Wire({**wire, "input": {}}) if arguments else block
+        elif self._is_native and event.original_form is not None:
+            block = dict(event.original_form)
         encoded += self._encode_block_start(index, block)
         if arguments:
             delta = self._input_delta(_write(arguments).decode())
@@ -121,17 +143,18 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         if "stop_sequence" in body or not self._is_native:
             delta["stop_sequence"] = body.get("stop_sequence")
         more: Wire = {}
+        stop: Wire = {"type": "message_stop"}
         for key, value in body.items():
             if key in _STATED_KEYS or (key in self._start and self._start[key] == value):
                 continue
-            (more if key in _OUTER_KEYS else delta)[key] = value
+            (stop if key in _STOP_KEYS else more if key in _OUTER_KEYS else delta)[key] = value
         usage = body.get("usage") or encode_usage(self._usage)
         end = {"type": "message_delta", "delta": delta, "usage": usage, **more}
         return (
             self._encode_rest_of_citations(event.message)
             + self._close_block()
             + _frame("message_delta", end)
-            + _frame("message_stop", {"type": "message_stop"})
+            + _frame("message_stop", stop)
         )
 
     def _encode_failure(self, error: ProviderError) -> bytes:

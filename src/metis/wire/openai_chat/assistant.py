@@ -151,12 +151,20 @@ def _decode_content(wire: Wire, issuer: str, form: dict[str, Any]) -> list[Conte
         blocks = [TextBlock(content)]
     elif isinstance(content, list):
         form["parts"] = True
-        blocks, form["blocks"] = decode_parts(maybe_list(content), issuer)
-        for index, block in enumerate(blocks):
-            # Canonical assistant messages hold no media of a user, so such a part stays opaque.
-            if not isinstance(block, TextBlock | AnyThinking | OpaqueBlock):
-                blocks[index] = opaque_block(maybe_list(content)[index], block.type, issuer)
+        blocks, form["blocks"] = decode_content_parts(maybe_list(content), issuer)
     return _with_citations(blocks, wire, form)
+
+
+def decode_content_parts(
+    parts: list[Any], issuer: str
+) -> tuple[list[ContentBlock], dict[str, Wire]]:
+    """Decode the parts of an assistant's content to blocks and their original forms."""
+    blocks, forms = decode_parts(parts, issuer)
+    for index, block in enumerate(blocks):
+        # Canonical assistant messages hold no media of a user, so such a part stays opaque.
+        if not isinstance(block, TextBlock | AnyThinking | OpaqueBlock):
+            blocks[index] = opaque_block(parts[index], block.type, issuer)
+    return blocks, forms
 
 
 def _with_citations(

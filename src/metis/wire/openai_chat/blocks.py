@@ -165,10 +165,10 @@ def _decode_thinking(wire: Wire, issuer: str) -> ContentBlock | None:
     thinking = wire.get("thinking")
     if isinstance(thinking, str):
         return ThinkingBlock(thinking, issuer=issuer)
-    texts = [maybe_object(chunk).get("text") for chunk in maybe_list(thinking)]
-    if texts and all(isinstance(text, str) for text in texts):
-        return ThinkingBlock("".join(cast("list[str]", texts)), issuer=issuer)
-    return None
+    # Between them there may be references, which the original part has.
+    texts = [maybe_text(maybe_object(chunk).get("text")) for chunk in maybe_list(thinking)]
+    stated = [text for text in texts if text is not None]
+    return ThinkingBlock("".join(stated), issuer=issuer) if stated else None
 
 
 def _url_at(wire: Wire, key: str) -> str | None:

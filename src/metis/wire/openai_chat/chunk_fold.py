@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from metis.streaming.arguments import parse_arguments
-from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_chat.assistant import DETAILS_KEY, TEXT_KEYS
 from metis.wire.openai_chat.blocks import write_json
 from metis.wire.stream_decoder import StreamMeter
@@ -38,6 +38,8 @@ class CallFold:
         self.name = ""
         self.pieces: list[str] = []
         self.extra_keys: Wire = {}
+        self._function_keys: Wire = {}
+        """What the function has beside its name and its arguments."""
         self.is_custom = self.is_legacy = False
         self._failed_parses = 0
         self._completeness: tuple[int, bool] = (0, False)
@@ -77,7 +79,11 @@ class CallFold:
         for key, value in wire.items():
             if key not in _CALL_KEYS and value:
                 self.extra_keys[key] = value
-        value = function.get("input" if self.is_custom else "arguments")
+        argument_key = "input" if self.is_custom else "arguments"
+        value = function.get(argument_key)
+        if len(function) > (argument_key in function) + ("name" in function):
+            keys = ("name", argument_key)
+            self._function_keys |= {k: v for k, v in function.items() if k not in keys}
         # Ollama and some vLLM versions send one whole object where OpenAI sends strings (T33).
         piece = write_json(value).decode() if isinstance(value, dict) else _text(value)
         if piece:
@@ -101,9 +107,9 @@ class CallFold:
             return {"name": self.name, "arguments": self.arguments}
         wire: Wire = {"id": self.wire_id} if self.wire_id else {}
         if self.is_custom:
-            custom = {"name": self.name, "input": self.arguments}
+            custom = {"name": self.name, "input": self.arguments, **self._function_keys}
             return {**wire, **self.extra_keys, "custom": custom}
-        function = {"name": self.name, "arguments": self.arguments}
+        function = {"name": self.name, "arguments": self.arguments, **self._function_keys}
         return {**wire, "type": "function", **self.extra_keys, "function": function}
 
 
@@ -121,6 +127,8 @@ class ChoiceFold:
         self._parts: list[Wire] = []
         self._part_pieces: list[str] = []
         """The text of the last part, once a second piece of it has come."""
+        self._part_chunks: list[Any] = []
+        """What the last part has beside its text, such as references in thinking."""
         self._refusal_pieces: list[str] = []
         self._details: list[_DetailFold] = []
         self._audio: Wire = {}
@@ -210,13 +218,16 @@ class ChoiceFold:
             self._meter.add_block()
             self._close_part()
             self._part_pieces = []
+            self._part_chunks = []
             self._parts.append(dict(part))
             return
         # Pieces are joined once, at the end: joining each to the text so far would copy all of it.
         if not self._part_pieces:
             text = _text(last.get("text")) if kind == "text" else text_of_part(last)
             self._part_pieces.append(text)
+            self._part_chunks += other_chunks(last)
         self._part_pieces.append(text_of_part(part))
+        self._part_chunks += other_chunks(part)
         last |= part
 
     def _close_part(self) -> None:
@@ -226,7 +237,7 @@ class ChoiceFold:
             if part.get("type") == "text":
                 part["text"] = text
             else:
-                part["thinking"] = [{"type": "text", "text": text}]
+                part["thinking"] = [{"type": "text", "text": text}, *self._part_chunks]
             self._part_pieces = [text]
 
     def _add_audio(self, audio: Wire) -> None:
@@ -340,8 +351,12 @@ def thinking_keys(delta: Wire) -> Wire:
 def merge_envelope(envelope: Wire, usage: Wire, chunk: Wire) -> None:
     """Merge the keys of a chunk beside its choices: per key, the last value that is not empty."""
     for key, value in chunk.items():
-        if key not in _IGNORED_ENVELOPE_KEYS and (key not in envelope or value not in (None, "")):
-            envelope[key] = value
+        if key in _IGNORED_ENVELOPE_KEYS or (key in envelope and value in (None, "")):
+            continue
+        old = envelope.get(key)
+        # Groq states its id in the first chunk and its usage in the last, both under `x_groq`.
+        is_object = isinstance(value, dict) and isinstance(old, dict)
+        envelope[key] = {**maybe_object(old), **maybe_object(value)} if is_object else value
     # Groq reports usage under a key of its own.
     counts = maybe_object(chunk.get("usage")) or maybe_object(
         maybe_object(chunk.get("x_groq")).get("usage")
@@ -408,6 +423,12 @@ def text_of_part(part: Wire) -> str:
     if isinstance(value, str):
         return value
     return "".join(_text(maybe_object(chunk).get("text")) for chunk in maybe_list(value))
+
+
+def other_chunks(part: Wire) -> list[Any]:
+    """Return what thinking consists of beside text: Mistral has references there."""
+    chunks = maybe_list(part.get("thinking"))
+    return [chunk for chunk in chunks if maybe_text(maybe_object(chunk).get("text")) is None]
 
 
 class _ListFold:

@@ -33,6 +33,7 @@ from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, 
 from metis.wire.openai_chat.assistant import (
     DETAILS_KEY,
     TEXT_KEYS,
+    decode_content_parts,
     decode_reasoning_details,
     thinking_text,
 )
@@ -42,6 +43,7 @@ from metis.wire.openai_chat.chunk_fold import (
     ChoiceFold,
     fold_body,
     merge_envelope,
+    other_chunks,
     text_of_part,
     thinking_keys,
 )
@@ -70,6 +72,7 @@ class EventOrder:
         self._calls = calls
         self._ended_calls = 0
         self._reported_data: set[str] = set()
+        self._reported_parts: list[OpaqueBlock] = []
         self._late_texts: list[tuple[DeltaType, str, DeltaType | str, Wire | None]] = []
         self._open_form: Wire | None = None
 
@@ -96,8 +99,16 @@ class EventOrder:
         else:
             events.append(event(self._message_id, self.index, text))
 
-    def add_signature(self, thinking: ThinkingBlock, events: list[StreamEvent]) -> None:
-        """Report the signature of open thinking; for closed thinking only the message has it."""
+    def add_signature(
+        self, thinking: ThinkingBlock, events: list[StreamEvent], *, is_new: bool
+    ) -> None:
+        """Report the signature of open thinking; for closed thinking only the message has it.
+
+        `is_new` tells that no event has reported this part of the thinking, which has no text.
+        """
+        if is_new and self.open_call is None and not self._ended_calls:
+            self._next_index()
+            self.open_kind = ThinkingDelta
         if self.open_kind is ThinkingDelta:
             delta = ThinkingDelta(
                 self._message_id,
@@ -115,10 +126,20 @@ class EventOrder:
             events.append(BlockAdded(self._message_id, self._next_index(), block))
             self._reported_data.add(block.data)
 
+    def add_part(self, block: OpaqueBlock, part: Wire, events: list[StreamEvent]) -> None:
+        """Report a part of the content that is neither text nor thinking, such as a reference."""
+        if self.open_call is None and not self._ended_calls:
+            form = {"content": [part]}
+            events.append(BlockAdded(self._message_id, self._next_index(), block, form))
+            self._reported_parts.append(block)
+
     def add_unreported(self, content: Sequence[ContentBlock], events: list[StreamEvent]) -> None:
         """Report the blocks of the final message that no event has reported."""
         for block in content:
             if isinstance(block, RedactedThinkingBlock) and block.data in self._reported_data:
+                continue
+            if isinstance(block, OpaqueBlock) and block in self._reported_parts:
+                self._reported_parts.remove(block)
                 continue
             if isinstance(block, ArtifactBlock | OpaqueBlock | RedactedThinkingBlock):
                 events.append(BlockAdded(self._message_id, self._next_index(), block))
@@ -206,6 +227,8 @@ class ChatStreamDecoder(SseStreamDecoder):
         self._choices: dict[int, ChoiceFold] = {0: self._first}
         self._ids = CallIds(context.session_id, self._message_id)
         self._order = EventOrder(self._message_id, self._ids, self._first.calls)
+        self._details: set[str] = set()
+        """The typed parts of thinking of which events have reported something."""
 
     def _decode_rest(self, events: list[StreamEvent]) -> None:
         super()._decode_rest(events)
@@ -291,10 +314,7 @@ class ChatStreamDecoder(SseStreamDecoder):
                 self._order.add_text(TextDelta, content, events)
         else:
             for part in map(maybe_object, maybe_list(content)):
-                event, text = _PART_EVENTS.get(str(part.get("type"))), text_of_part(part)
-                if event is not None and text:
-                    form = {"content": [{"type": part.get("type")}]}
-                    self._order.add_text(event, text, events, original_form=form)
+                self._report_part(part, events)
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
             form = {"refusal": ""}
@@ -306,6 +326,22 @@ class ChatStreamDecoder(SseStreamDecoder):
             piece = legacy_call.add({"function": delta["function_call"]})
             self._order.add_arguments(legacy_call, piece, events)
 
+    def _report_part(self, part: Wire, events: list[StreamEvent]) -> None:
+        """Report a part of the content, as Mistral sends them."""
+        event = _PART_EVENTS.get(str(part.get("type")))
+        if event is None:
+            for block in decode_content_parts([part], self._issuer)[0]:
+                if isinstance(block, OpaqueBlock):
+                    self._order.add_part(block, part, events)
+            return
+        keys = {key: value for key, value in part.items() if key not in ("text", "thinking")}
+        text = text_of_part(part)
+        if text or len(keys) > 1:
+            self._order.add_text(event, text, events, original_form={"content": [keys]})
+        for chunk in other_chunks(part):
+            form = {"content": [{**keys, "thinking": [chunk]}]}
+            self._order.add_text(event, "", events, original_form=form)
+
     def _report_thinking(self, delta: Wire, events: list[StreamEvent]) -> None:
         details = decode_reasoning_details(maybe_list(delta.get(DETAILS_KEY)), self._issuer)
         # Hosts send the same text under two names at once: it is reported once (T52).
@@ -314,11 +350,16 @@ class ChatStreamDecoder(SseStreamDecoder):
         if text:
             form = thinking_keys(delta)
             self._order.add_text(ThinkingDelta, text, events, original_form=form)
-        for detail in details:
-            if isinstance(detail, RedactedThinkingBlock):
-                self._order.add_redacted(detail, events)
-            elif detail.signature:
-                self._order.add_signature(detail, events)
+        for wire in map(maybe_object, maybe_list(delta.get(DETAILS_KEY))):
+            for detail in decode_reasoning_details([wire], self._issuer):
+                if isinstance(detail, RedactedThinkingBlock):
+                    self._order.add_redacted(detail, events)
+                    continue
+                identity = f"{wire.get('type')} {wire.get('index')}"
+                if detail.signature:
+                    is_new = not detail.text and identity not in self._details
+                    self._order.add_signature(detail, events, is_new=is_new)
+                self._details.add(identity)
 
     def _decode_call(self, fragment: Wire, events: list[StreamEvent]) -> None:
         call = self._first.call_of(fragment)

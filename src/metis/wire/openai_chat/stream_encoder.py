@@ -8,6 +8,7 @@ from typing import Any
 
 from metis.canonical.errors import EncodeError, ProviderError
 from metis.streaming.events import (
+    BlockAdded,
     MessageComplete,
     MessageStart,
     StreamError,
@@ -22,7 +23,7 @@ from metis.streaming.events import (
 from metis.streaming.text_frames import encode_sse
 from metis.wire.call import RequestContext
 from metis.wire.declared_tools import CUSTOM_KIND, DeclaredTool
-from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text, read_object
 from metis.wire.openai_chat.assistant import DETAILS_KEY
 from metis.wire.openai_chat.blocks import PROTOCOL, write_json
 from metis.wire.openai_chat.request import WIRE_ID_PREFIX
@@ -102,13 +103,13 @@ class ChatStreamEncoder(BaseStreamEncoder):
 
     def _text(self, event: TextDelta) -> bytes:
         text, index = event.text, event.content_block_index
-        if index != self._text_index:
+        if index != self._text_index or event.original_form is not None:
             self._text_index = index
             self._text_keys = dict((self._is_native and event.original_form) or {})
-        if not text:
-            return b""
         if self._text_keys:
             return self._spelled(self._text_keys, text)
+        if not text:
+            return b""
         self._written.setdefault("content", []).append(text)
         return self._delta({"content": text})
 
@@ -119,12 +120,23 @@ class ChatStreamEncoder(BaseStreamEncoder):
             # Without them the end of the message says which keys its host uses for thinking.
             keys = event.original_form if self._is_native else _THINKING_KEYS
             self._text_keys = dict(keys or {})
-        return self._spelled(self._text_keys, text) if text and self._text_keys else b""
+        return self._spelled(self._text_keys, text) if self._text_keys else b""
+
+    def _block(self, event: BlockAdded) -> bytes:
+        """Encode a part of the content as it came; of others the end of the message says more."""
+        self._text_index = -1
+        form = event.original_form
+        if not self._is_native or form is None or "content" not in form:
+            return b""
+        self._written.setdefault("content", [])
+        return self._delta(dict(form))
 
     def _spelled(self, keys: Wire, text: str) -> bytes:
         """Encode text under the keys that its provider uses for it."""
         delta: Wire = {}
         for key, form in keys.items():
+            if not text and (isinstance(form, str) or key == DETAILS_KEY):
+                continue
             if key == DETAILS_KEY:
                 identity = _identity(form)
                 self._detail_lengths[identity] = self._detail_lengths.get(identity, 0) + len(text)
@@ -133,7 +145,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
                 continue
             self._written.setdefault(key, []).append(text)
             delta[key] = text if isinstance(form, str) else [_part(form[0], text)]
-        return self._delta(delta)
+        return self._delta(delta) if delta else b""
 
     def _delta(self, delta: Wire) -> bytes:
         return encode_sse(self._before_delta + write_json(delta) + self._after_delta)
@@ -242,8 +254,11 @@ class ChatStreamEncoder(BaseStreamEncoder):
             }
             content = maybe_object(wire.get(call.kind))
             key = "input" if call.kind == "custom" else "arguments"
+            rest = {name: value for name, value in content.items() if name not in ("name", key)}
             if not call.has_arguments and content.get(key):
-                keys[call.kind] = {key: content[key]}
+                rest[key] = content[key]
+            if rest:
+                keys[call.kind] = rest
             if keys:
                 fragments.append({"index": index, **keys})
         return fragments
@@ -261,6 +276,15 @@ class ChatStreamEncoder(BaseStreamEncoder):
         text = maybe_text(detail.get(key))
         return {**detail, key: text[length:]} if length and text is not None else detail
 
+    def _error(self, event: StreamError) -> bytes:
+        if not self._is_native or event.message is None or not self._envelope:
+            return super()._error(event)
+        # What no delta has said of the part that came, such as the format of thinking.
+        body = read_object(self.encode_response(event.message, self._context), "response")
+        choice = maybe_object(next(iter(maybe_list(body.get("choices"))), None))
+        delta = self._remaining(maybe_object(choice.get("message")))
+        return (self._delta(delta) if delta else b"") + super()._error(event)
+
     def _encode_failure(self, error: ProviderError) -> bytes:
         self._has_failed = True
         _, body = encode_error(error)
@@ -274,9 +298,10 @@ def _identity(detail: Wire) -> str:
 
 def _part(form: Wire, text: str) -> Wire:
     """Return a piece of a content part, as Mistral sends them."""
-    if form.get("type") == "thinking":
-        return {**form, "thinking": [{"type": "text", "text": text}]}
-    return {**form, "text": text}
+    if form.get("type") != "thinking":
+        return {**form, "text": text}
+    chunks = [{"type": "text", "text": text}] if text else maybe_list(form.get("thinking"))
+    return {**form, "thinking": chunks}
 
 
 def _chunk_choice(choice: Wire, delta: Wire) -> Wire:

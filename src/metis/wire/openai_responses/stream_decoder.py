@@ -3,9 +3,6 @@
 The decoder collects the items of the wire, and the final message is decoded from them as from a
 plain response, so that the two cannot differ. The final form of an item is that of the event that
 ends it, or of the final response: the sealed part in `output_item.added` may be incomplete (T65).
-
-Stream events name blocks by their index, which never decreases. So of several items that come at
-once only the first is reported as it grows. The others wait, and are then reported in one piece.
 """
 
 from collections import deque
@@ -13,214 +10,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from msgspec.structs import replace
-
-from metis.canonical.blocks import (
-    ContentBlock,
-    RedactedThinkingBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolUseBlock,
-)
 from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
-from metis.streaming import (
-    BlockAdded,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-)
+from metis.streaming import StreamEvent
 from metis.streaming.text_frames import UNREADABLE
 from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed, stream_error
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_errors import decode_error
 from metis.wire.openai_responses.blocks import PROTOCOL, read_json
-from metis.wire.openai_responses.items import OutputRun, StreamItem, is_plain_item
 from metis.wire.openai_responses.response import (
     DEFAULT_PROVIDER,
     decode_body,
     decode_usage,
     response_call_ids,
 )
-from metis.wire.openai_responses.tool_calls import CUSTOM, FUNCTION, read_call
+from metis.wire.openai_responses.stream_items import ItemReporter, StreamItem
+from metis.wire.openai_responses.tool_calls import CUSTOM, FUNCTION
 from metis.wire.response import with_status
 from metis.wire.stream_decoder import SseStreamDecoder
-from metis.wire.tool_ids import CallIds
 
 _FAILED_STATUSES = ("failed", "cancelled")
-
-
-class ItemReporter:
-    """Reports items one after the other, in the order in which they began."""
-
-    def __init__(self, message_id: str, ids: CallIds, issuer: str) -> None:
-        self.current: StreamItem | None = None
-        """The item that is reported as it grows."""
-        self._message_id = message_id
-        self._ids = ids
-        self._issuer = issuer
-        self._waiting: deque[StreamItem] = deque()
-        self._next_index = 0
-
-    def add_item(self, item: StreamItem, events: list[StreamEvent]) -> None:
-        """Add an item that begins."""
-        if self.current is None:
-            self._make_current(item, events)
-        else:
-            self._waiting.append(item)
-
-    def add_text(self, item: StreamItem, index: int, piece: str, events: list[StreamEvent]) -> None:
-        """Add a piece of a text in a message."""
-        pieces = item.text_pieces.get(index)
-        form: Wire | None = None
-        if pieces is None:
-            pieces = item.text_pieces[index] = []
-            item.block_count += 1
-            form = item.announcement(index)
-        pieces.append(piece)
-        if item is self.current and index == item.block_count - 1:
-            first = item.first_index
-            events.append(TextDelta(self._message_id, first + index, piece, original_form=form))
-
-    def report_thinking(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
-        """Report a piece of thinking that was added to an item."""
-        if item is self.current and piece:
-            form = None if item.reported_thinking else item.announcement()
-            index = item.first_index
-            events.append(ThinkingDelta(self._message_id, index, piece, original_form=form))
-            item.reported_thinking += len(piece)
-
-    def add_arguments(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
-        """Add a piece of the arguments of a call."""
-        item.argument_pieces.append(piece)
-        self._report_arguments(item, piece, events)
-
-    def _report_arguments(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
-        # The input of a custom tool is free text, and deltas are pieces of JSON.
-        if item is self.current and item.tool_use_id and item.kind == FUNCTION:
-            events.append(
-                ToolUseInputDelta(self._message_id, item.first_index, item.tool_use_id, piece)
-            )
-
-    def finish_item(self, item: StreamItem, wire: Wire, events: list[StreamEvent]) -> None:
-        """Report the rest of an item that is complete, then the items that waited for it."""
-        if item.is_done:
-            return
-        item.wire, item.is_done = wire, True
-        while self.current is not None and self.current.is_done:
-            self._report_rest(self.current, events)
-            self.current.free_pieces()
-            self.current = None
-            if self._waiting:
-                self._make_current(self._waiting.popleft(), events)
-
-    def _make_current(self, item: StreamItem, events: list[StreamEvent]) -> None:
-        """Begin to report an item, with all that has come of it."""
-        self.current = item
-        item.first_index = self._next_index
-        if item.is_done:
-            item.text_pieces = {}  # none of them was reported: `_report_rest` has it all to do
-            return
-        if item.kind in (FUNCTION, CUSTOM):
-            self._start_call(item, events)
-            if item.argument_pieces:
-                self._report_arguments(item, "".join(item.argument_pieces), events)
-        for index, pieces in sorted(item.text_pieces.items()):
-            form, block, text = item.announcement(index), item.first_index + index, "".join(pieces)
-            events.append(TextDelta(self._message_id, block, text, original_form=form))
-        self.report_thinking(item, item.readable_text(), events)
-
-    def _start_call(self, item: StreamItem, events: list[StreamEvent]) -> None:
-        wire_id, name = maybe_text(item.wire.get("call_id")), maybe_text(item.wire.get("name"))
-        if wire_id and name:
-            item.tool_use_id = self._ids.of_call(wire_id)
-            events.append(
-                ToolUseStart(
-                    self._message_id, item.first_index, item.tool_use_id, name, wire_id, item.wire
-                )
-            )
-
-    def _report_rest(self, item: StreamItem, events: list[StreamEvent]) -> None:
-        """Report what is missing of an item that is complete."""
-        message_id = self._message_id
-        call = read_call(item.wire) if item.tool_use_id else None
-        if call is not None:
-            _, final_input, invalid = call
-            index, tool_use_id = item.first_index, item.tool_use_id
-            end = ToolUseEnd(message_id, index, tool_use_id, final_input, invalid, item.wire)
-            events.append(end)
-            self._next_index = item.first_index + 1
-            return
-        run = OutputRun(self._ids, self._issuer)
-        run.add(item.wire)
-        count = len(events)
-        for index, block in enumerate(run.blocks, item.first_index):
-            match block:
-                case TextBlock():
-                    pieces = item.text_pieces.get(index - item.first_index)
-                    length = _common_length(pieces or (), block.text)
-                    if pieces is None or 0 <= length < len(block.text):
-                        rest, part = block.text[length:], index - item.first_index
-                        form = item.announcement(part) if pieces is None else None
-                        events.append(TextDelta(message_id, index, rest, original_form=form))
-                case ThinkingBlock():
-                    rest = block.text[item.reported_thinking :]
-                    if rest or block.signature or not item.reported_thinking:
-                        form = None if item.reported_thinking else item.announcement()
-                        delta = ThinkingDelta(
-                            message_id,
-                            index,
-                            rest,
-                            block.signature,
-                            original_form=form,
-                            id=block.id,
-                        )
-                        events.append(delta)
-                case ToolUseBlock():
-                    wire_id = maybe_text(item.wire.get("call_id"))
-                    start = ToolUseStart(
-                        message_id, index, block.id, block.name, wire_id, item.wire
-                    )
-                    events.append(start)
-                    end = ToolUseEnd(message_id, index, block.id, block.input, block.invalid)
-                    events.append(end)
-                case RedactedThinkingBlock() if item.reported_thinking:
-                    events.append(ThinkingDelta(message_id, index, "", block.data))
-                case _:
-                    events.append(BlockAdded(message_id, index, block, item.wire))
-        if run.blocks and not is_plain_item(item.wire):
-            self._report_final_form(item, run.blocks[-1], events, is_open=len(events) > count)
-        self._next_index = item.first_index + max(len(run.blocks), item.block_count)
-
-    def _report_final_form(
-        self, item: StreamItem, block: ContentBlock, events: list[StreamEvent], *, is_open: bool
-    ) -> None:
-        """Report how the provider spelled an item at its end, with its last delta or after it."""
-        form, last = {"item": item.wire}, events[-1] if is_open else None
-        index = item.first_index + max(item.block_count - 1, 0)
-        if isinstance(last, TextDelta | ThinkingDelta):
-            events[-1] = replace(last, original_form={**(last.original_form or {}), **form})
-        elif is_open:
-            return
-        elif isinstance(block, TextBlock):
-            events.append(TextDelta(self._message_id, index, "", original_form=form))
-        else:
-            events.append(ThinkingDelta(self._message_id, index, "", original_form=form))
-
-
-def _common_length(pieces: Sequence[str], text: str) -> int:
-    """Return how much of a text the pieces are, without joining them; -1 if they differ."""
-    length = 0
-    for piece in pieces:
-        if not text.startswith(piece, length):
-            return -1
-        length += len(piece)
-    return length
 
 
 class ResponsesStreamDecoder(SseStreamDecoder):
@@ -299,8 +110,14 @@ class ResponsesStreamDecoder(SseStreamDecoder):
         return self._reporter
 
     def _decode_item_added(self, wire: Wire, events: list[StreamEvent]) -> None:
-        item = dict(maybe_object(wire.get("item")))
-        self._add_item(item, maybe_count(wire.get("output_index")), events)
+        item, index = dict(maybe_object(wire.get("item"))), maybe_count(wire.get("output_index"))
+        earlier = self._by_id.get(maybe_text(item.get("id")) or "")
+        # A repeated announcement would begin the item a second time, with nothing in it.
+        is_repeated = earlier is not None and earlier is self._by_index.get(
+            -1 if index is None else index
+        )
+        if earlier is None or not is_repeated or earlier.is_done:
+            self._add_item(item, index, events)
 
     def _add_item(self, wire: Wire, index: int | None, events: list[StreamEvent]) -> StreamItem:
         if wire.get("type") in (FUNCTION, CUSTOM):
@@ -438,6 +255,8 @@ class ResponsesStreamDecoder(SseStreamDecoder):
                 item = self._add_item(dict(final), len(self._items) + index, events)
             else:
                 del remaining[item]
+            if item.is_done:
+                item.add_final_keys(final)
             reporter.finish_item(item, final, events)
             final_items.append(item)
         for item in remaining:
