@@ -18,7 +18,14 @@ from metis.adapters.seals import restore_seals, sealed_record
 from metis.canonical import Message, RedactedThinkingBlock, TextBlock, ThinkingBlock
 from metis.verify.seals import echoed, seal_faults, seals_of, sent_back
 from metis.wire.original_form import response_events
-from metis.wire.seals import MAX_ENVELOPE_CHARS, Seal, is_envelope, read_envelope, write_envelope
+from metis.wire.seals import (
+    MAX_ENVELOPE_CHARS,
+    Seal,
+    is_envelope,
+    may_have_envelope,
+    read_envelope,
+    write_envelope,
+)
 from test_written_streams import RECORDINGS, Response, responses
 
 CONTEXT = RequestContext(session_id="sess_seals")
@@ -223,3 +230,39 @@ def test_a_forged_envelope_sends_only_its_own_bytes() -> None:
     block = json.loads(sent.body)["messages"][1]["content"][0]
     assert block == {"type": "thinking", "thinking": "mine", "signature": "forged by the client"}
     assert sent_back(adapters.get("gemini"), request.messages) == []
+
+
+@pytest.mark.parametrize("lost", ["reasoning_details", "extra_content", None])
+def test_clients_of_gemini_over_chat_bring_back_the_signature_of_a_call(lost: str | None) -> None:
+    """Google's host has it beside the call; others in typed parts. Clients keep one, or both."""
+    gemini, chat = adapters.get("gemini"), adapters.get("openai")
+    context, signature = RequestContext(session_id="sess_seals"), "c2lnbmF0dXJlLW9mLWdlbWluaQ=="
+    calls: list[dict[str, Any]] = [
+        {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": signature},
+        {"functionCall": {"name": "g", "args": {}}},
+    ]
+    candidate = {"content": {"role": "model", "parts": calls}, "finishReason": "STOP"}
+    answer = gemini.from_wire_response({"candidates": [candidate], "responseId": "r"}, context)
+    served = chat.encode_response(answer, context)
+    assert served.losses == []
+    assert signature.encode() not in served.body
+    message = json.loads(served.body)["choices"][0]["message"]
+    assert [is_envelope(_extra(call)) for call in message["tool_calls"]] == [True, False]
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": "1"}
+        for call in message["tool_calls"]
+    ]
+    for holder in (message, *message["tool_calls"]):
+        holder.pop(lost, None)
+    history = [{"role": "user", "content": "go"}, message, *results]
+    request = chat.from_wire_request({"model": "m", "messages": history}, context)
+    body = json.loads(gemini.preview(request.messages, request.tools).body)
+    assert body["contents"][1]["parts"] == calls
+    # No other provider gets it, neither raw nor in its envelope.
+    other = chat.preview(request.messages, request.tools)
+    assert b"extra_content" not in other.body
+    assert not may_have_envelope(other.body)
+
+
+def _extra(call: dict[str, Any]) -> str | None:
+    return call.get("extra_content", {}).get("google", {}).get("thought_signature")

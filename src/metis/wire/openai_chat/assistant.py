@@ -40,6 +40,7 @@ from metis.wire.openai_chat.blocks import (
 )
 from metis.wire.openai_values import decode_index, encode_page
 from metis.wire.original_form import EMPTY
+from metis.wire.seals import is_envelope, value_of
 from metis.wire.tool_ids import CallIds
 
 TEXT_KEYS = ("reasoning_content", "reasoning")
@@ -48,6 +49,9 @@ DETAILS_KEY = "reasoning_details"
 """The key under which OpenRouter sends typed parts of thinking."""
 
 AnyThinking = ThinkingBlock | RedactedThinkingBlock
+
+EXTRA_KEY = "extra_content"
+"""The key under which Google's host has what is no part of the protocol."""
 
 _ANY_AUDIO = "audio/*"
 _CALL = "tool_call"
@@ -140,7 +144,7 @@ def decode_assistant(
         form["refusal"] = refusal
         blocks.append(TextBlock(refusal))
     blocks += _decode_media(wire, issuer, form)
-    blocks += _decode_calls(wire, ids, issuer, form)
+    blocks += _decode_calls(wire, ids, issuer, form, [value_of(block) for block in thinking])
     return tuple(blocks), form
 
 
@@ -229,12 +233,16 @@ def _artifacts(key: str, value: Any, issuer: str) -> list[ArtifactBlock]:
 
 
 def _decode_calls(
-    wire: Wire, ids: CallIds, issuer: str, form: dict[str, Any]
+    wire: Wire, ids: CallIds, issuer: str, form: dict[str, Any], seals: Collection[str | None]
 ) -> list[ContentBlock]:
+    """Decode calls, with the envelopes beside them that are not among `seals` already."""
     blocks: list[ContentBlock] = []
     wire_ids: dict[str, str] = {}
     original_calls: dict[str, Wire] = {}
-    for call in maybe_list(wire.get("tool_calls")):
+    for each in maybe_list(wire.get("tool_calls")):
+        call, envelope = _opened_call(each)
+        if envelope is not None and envelope not in seals:
+            blocks.append(ThinkingBlock("", envelope, issuer=issuer))
         block, wire_id = decode_call(call, ids, issuer)
         if isinstance(block, ToolUseBlock) and wire_id is not None:
             wire_ids[block.id] = wire_id
@@ -261,10 +269,12 @@ def encode_assistant(
     A response shows the thinking of other providers as text, a history leaves it out.
     """
     calls, legacy_call = _encode_calls(content, form, wire_id_of, is_response=is_response)
+    is_foreign = is_response and not form
+    if is_foreign and calls:
+        calls = _with_seals(calls, content)
     media = _encode_media(content, form)
     refusal = _refusal_block(content, form)
     wire: Wire = {"role": "assistant", **encode_thinking(content, form.get("thoughts") or {})}
-    is_foreign = is_response and not form
     wire["content"] = (
         _joined_text(content) if is_foreign else _encode_content(content, form, refusal)
     )
@@ -290,6 +300,35 @@ def encode_assistant(
         if notes := encode_annotations(content):
             wire["annotations"] = notes
     return wire
+
+
+def _with_seals(calls: list[Any], content: Sequence[ContentBlock]) -> list[Any]:
+    """Return calls with the seals that belong to them where clients of Gemini look for them.
+
+    Google's host of this protocol has the signature of a call beside its function, and clients of
+    it keep that key alone. Thinking with text has its seal among the typed parts only.
+    """
+    places = [index for index, block in enumerate(content) if type(block) is ToolUseBlock]
+    if len(places) != len(calls):
+        return calls
+    sealed: list[Any] = []
+    for call, index in zip(calls, places, strict=True):
+        before = content[index - 1] if index else None
+        signature = before.signature if type(before) is ThinkingBlock and not before.text else None
+        if signature is not None and is_envelope(signature):
+            call = {**call, EXTRA_KEY: {"google": {"thought_signature": signature}}}  # noqa: PLW2901
+        sealed.append(call)
+    return sealed
+
+
+def _opened_call(call: Any) -> tuple[Any, str | None]:
+    """Return a call without the envelope beside its function, and the envelope."""
+    wire = maybe_object(call)
+    google = maybe_object(maybe_object(wire.get(EXTRA_KEY)).get("google"))
+    signature = maybe_text(google.get("thought_signature"))
+    if signature is None or not is_envelope(signature):
+        return call, None
+    return {key: value for key, value in wire.items() if key != EXTRA_KEY}, signature
 
 
 def _sealed_details(content: Sequence[ContentBlock]) -> list[Wire]:
