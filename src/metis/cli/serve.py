@@ -125,7 +125,14 @@ def make_gateway(config: GatewayConfig) -> Any:
         config,
         keys,
         reader=reader,
-        recorder=Recorder(store, models, reader=reader, trace=paths.trace, waiting=waiting),
+        recorder=Recorder(
+            store,
+            models,
+            reader=reader,
+            trace=paths.trace,
+            waiting=waiting,
+            record_bytes=config.record_bytes,
+        ),
         store=store,
         has_connection_watch=True,
     )

@@ -348,6 +348,7 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         allow_unsupported=True,
         free=choice.is_simulated,
         compact_with=settings.compact_with,
+        record_bytes=settings.record_bytes,
     )
 
 

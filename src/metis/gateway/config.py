@@ -148,6 +148,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     default_model: str | None = None
     """The model for names that nothing else resolves."""
     providers: Mapping[str, ProviderConfig] = {}
+    record_bytes: bool = True
+    """Whether requests and responses are stored byte by byte, beside their messages."""
     web_socket: bool = True
     """Whether Responses are served on a WebSocket, too."""
     prices: Mapping[str, Prices] = {}
@@ -183,6 +185,7 @@ class _File(Struct, kw_only=True, forbid_unknown_fields=True):
     aliases: dict[str, str] = {}
     default_model: str | None = None
     providers: dict[str, ProviderConfig] = {}
+    record_bytes: bool = True
     web_socket: bool = True
     prices: dict[str, Prices] = {}
     unpriced: Literal["allow", "refuse"] = "allow"
@@ -223,6 +226,7 @@ def read_config(
         aliases=content.aliases,
         default_model=content.default_model,
         providers=_providers(content.providers, environment, place),
+        record_bytes=content.record_bytes,
         web_socket=content.web_socket,
         prices=content.prices,
         unpriced=content.unpriced,

@@ -103,8 +103,15 @@ class Exchange(Struct, kw_only=True):
     """The decoded request, if it was translated."""
     request_adapter: str = ""
     """The adapter that reads the body, if it is not `client_adapter`."""
+    sent_body: bytes = b""
+    """The body that the provider got, if it is not that of the client."""
+    sent_path: str = ""
+    """The path that the provider got, if it is not that of the client."""
+    records_bytes: bool = False
+    """Whether the bytes of both bodies are stored, so that they are collected."""
     response_parts: list[bytes] = []
-    """The body of the response as the provider sent it, decompressed, in the mode `pass`."""
+    """The body of the response as the provider sent it, decompressed; in the mode `translate` only
+    if it is to be stored."""
     is_truncated: bool = False
     """Whether the response was longer than what is collected."""
     response: Message | None = None

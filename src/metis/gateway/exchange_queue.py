@@ -118,7 +118,7 @@ class WaitingExchanges:
         ):
             return Accepted.DROPPED
         if self._count >= self._max_waiting or is_full or in_files >= self._backlog_bytes:
-            exchange.request, exchange.request_body = None, b""
+            exchange.request, exchange.request_body, exchange.sent_body = None, b"", b""
             accepted = Accepted.BRIEF
         join: Join | None = exchange.facts.get("join")
         waiting = Waiting(exchange_bytes(exchange), time.monotonic(), exchange.id, exchange)
@@ -254,7 +254,7 @@ class RecentExchanges:
 
     def add(self, exchange: Exchange) -> None:
         """Hold an exchange; the oldest beyond the limits are forgotten."""
-        exchange.request, exchange.request_body = None, b""  # a record does not show it
+        exchange.request, exchange.request_body, exchange.sent_body = None, b"", b""
         exchanges = self._exchanges
         exchanges.append(exchange)
         self._bytes += exchange_bytes(exchange)
@@ -273,4 +273,5 @@ def bare_digest(digest: str) -> str:
 
 def exchange_bytes(exchange: Exchange) -> int:
     """Return about how much memory an exchange takes."""
-    return _OBJECT_BYTES + len(exchange.request_body) + sum(map(len, exchange.response_parts))
+    bodies = len(exchange.request_body) + len(exchange.sent_body)
+    return _OBJECT_BYTES + bodies + sum(map(len, exchange.response_parts))

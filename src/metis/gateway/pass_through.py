@@ -148,6 +148,10 @@ async def pass_request(
     if is_renamed and not endpoint.model:
         body = with_model(body, exchange.requested_model, target.model)
     path = upstream_path(endpoint, provider, target.model, call.query)
+    if exchange.records_bytes:
+        exchange.sent_path = path.partition("?")[0]
+        if body is not call.body:
+            exchange.sent_body = body
     keep_alive.start()
     try:
         response = await upstream.post(

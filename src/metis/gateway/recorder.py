@@ -53,6 +53,7 @@ from metis.gateway.stored_exchange import (
     exchange_record,
     priced_response,
     resolved_model,
+    wire_body,
 )
 from metis.session.events import Trace
 from metis.session.models import Models
@@ -90,7 +91,7 @@ _CONFLICTS = (InvalidMessageError, UnknownSessionError, UnknownMessageError)
 class Recorder:
     """Stores the exchanges of one gateway process; without a store it holds the newest ones."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
         store: Store | None,
         models: Models,
@@ -98,8 +99,10 @@ class Recorder:
         reader: RequestReader | None = None,
         trace: Path | None = None,
         waiting: WaitingExchanges | None = None,
+        record_bytes: bool = True,
     ) -> None:
         self._store = store
+        self._record_bytes = record_bytes and store is not None
         self._models = models
         self._reader = reader or RequestReader()
         self._trace_path = trace
@@ -174,6 +177,7 @@ class Recorder:
 
         The request is read here, unless it was read before: only its new messages are decoded.
         """
+        exchange.records_bytes = self._record_bytes and exchange.kind == "chat"
         if self._store is None or exchange.kind == "other":
             self._name_session(exchange)
             return True
@@ -424,6 +428,9 @@ class Recorder:
                 continue
             except MetisError:
                 await self._store_one_by_one(batch)
+            bodies = [planned.exchange for planned in batch if planned.exchange.records_bytes]
+            if bodies:
+                store.add_wire_bodies(list(map(wire_body, bodies)))
             for _ in batch:
                 self._waiting.release(self._planned.popleft()[0])
             self._counts["stored"] += len(batch)

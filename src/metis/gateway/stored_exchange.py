@@ -37,6 +37,7 @@ from metis.store.append import PreparedMessage, prepare_message
 from metis.store.entries import SidecarEntry
 from metis.store.exchanges import EXTERNAL_KEY, HistoryEnd
 from metis.store.records import SessionRecord
+from metis.store.wire_bodies import WireBody
 from metis.streaming import MessageComplete
 from metis.wire.call import UNPRICED, CanonicalRequest, RequestContext
 from metis.wire.original_form import with_tool_ids
@@ -230,6 +231,19 @@ def exchange_record(exchange: Exchange, usage: Usage | None) -> bytes:
                 "first_byte_ms": _since(timings.begin, timings.first_byte),
             },
         }
+    )
+
+
+def wire_body(exchange: Exchange) -> WireBody:
+    """Return the bytes that a provider got and sent for an exchange."""
+    return WireBody(
+        id=exchange.id,
+        session_id=exchange.session_id,
+        provider=exchange.provider,
+        path=exchange.sent_path or exchange.path,
+        status=exchange.status,
+        request=exchange.sent_body or exchange.request_body,
+        response=exchange.response_parts,
     )
 
 

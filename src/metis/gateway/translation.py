@@ -35,7 +35,7 @@ from metis.gateway.client_sessions import tenant_key
 from metis.gateway.config import Limits, Policy
 from metis.gateway.endpoints import STREAM_TYPES, Endpoint
 from metis.gateway.errors import JSON_TYPE, metis_headers
-from metis.gateway.exchange import Exchange
+from metis.gateway.exchange import MAX_RECORDED_BYTES, Exchange
 from metis.gateway.models import Target
 from metis.gateway.pass_through import KeepAlive, ModelEcho
 from metis.gateway.upstream import Upstream
@@ -166,6 +166,9 @@ class Translation:
             on_loss=exchange.losses.append,
             limits=self._limits.response,
         )
+        if exchange.records_bytes:
+            exchange.sent_body, exchange.sent_path = wire.body, wire.path.partition("?")[0]
+            exchange.response_parts = []
         keep_alive.start()
         try:
             response = await self._upstream.post(
@@ -222,6 +225,8 @@ class Translation:
     async def _answer(self, response: "aiohttp.ClientResponse", context: RequestContext) -> None:
         call, exchange = self._call, self._call.exchange
         body = await read_body(response, self._limits.response_bytes)
+        if exchange.records_bytes:
+            exchange.response_parts.append(body[:MAX_RECORDED_BYTES])
         latency = round((time.monotonic() - exchange.timings.begin) * 1000)
         context = replace(context, status=response.status, latency_ms=latency)
         try:
@@ -263,8 +268,13 @@ class Translation:
         watch = ConnectionWatch(response)
         failure: Exception | None = None
         has_begun = False
+        parts = exchange.response_parts if exchange.records_bytes else None
+        size = 0
         try:
             async for chunk in body_chunks(response, self._limits.response):
+                if parts is not None and size <= MAX_RECORDED_BYTES:
+                    size += len(chunk)
+                    parts.append(chunk)
                 if not has_begun:
                     has_begun = not chunk.isspace()
                     if is_web_page(chunk):

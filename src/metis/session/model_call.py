@@ -59,7 +59,7 @@ from metis.streaming import MessageComplete, StreamError, ToolUseInputDelta
 from metis.streaming.events import events_of_message
 from metis.tools import Answer, Question, Verdict
 from metis.transport.retry import provider_error
-from metis.wire.call import AdapterOptions, RequestContext, WireRequest
+from metis.wire.call import AdapterOptions, ReceivedBytes, RequestContext, WireRequest
 from metis.wire.codec import StreamDecoder
 
 
@@ -81,7 +81,7 @@ class ModelCaller:
         self._reporter = context.reporter
         self._started_event: Event | None = None
         self._failed_attempts = 0
-        self._partial: Message | None = None
+        self._partial: tuple[Message, PendingCall] | None = None
         """What arrived of a response that will not be finished, until it is stored."""
 
     async def call(self, model: ResolvedModel, record: RoutingDecisionRecord) -> Message | None:
@@ -102,6 +102,8 @@ class ModelCaller:
             input_tokens=input_tokens,
             started_at=self._setup.now(),
             started_s=time.monotonic(),
+            request=request,
+            received=ReceivedBytes() if self._setup.options.record_bytes else None,
         )
         self._started_event = self._reporter.trace.emit(
             lambda: LlmCallStarted(
@@ -179,6 +181,7 @@ class ModelCaller:
             tools=tuple(tool.name for tool in self._setup.tools),
             output=self._setup.request_defaults.output,
             on_loss=lambda loss: self._report_losses(call.model, [loss]),
+            received=call.received,
         )
 
     # Receiving
@@ -288,7 +291,7 @@ class ModelCaller:
             calls = tool_calls_of(response)
             messages += self.error_results(calls, NOT_RUN, OutcomeStatus.ERROR)
         try:
-            return await self.store_messages(messages)
+            stored = await self.store_messages(messages)
         except StoreSpooledError:
             # The turn ends here; its calls are not run, and the next request needs their results.
             if len(messages) == 1 and (calls := tool_calls_of(response)):
@@ -296,6 +299,13 @@ class ModelCaller:
                 with suppress(StoreSpooledError):
                     await self.store_messages(results)
             raise
+        self._store_bytes(stored, call)
+        return stored
+
+    def _store_bytes(self, response: Message, call: PendingCall) -> None:
+        body = call.wire_body(response)
+        if body is not None:
+            self._setup.store.add_wire_bodies([body])
 
     def _abandon(self, call: PendingCall, error: BaseException) -> None:
         """Trace a call that failed or was cancelled, and hold what arrived of its response."""
@@ -311,24 +321,25 @@ class ModelCaller:
             # Tokens were paid for even if no text arrived.
             has_usage = usage is not None and usage.prompt_tokens + usage.output_tokens > 0
             if response.content or has_usage:
-                self._partial = response
+                self._partial = response, call
                 self._add_usage(response)
-        payload = llm_call_failed(call, error, partial=self._partial)
+        partial_response = None if self._partial is None else self._partial[0]
+        payload = llm_call_failed(call, error, partial=partial_response)
         event = self._reporter.trace.emit(payload, parent=self._started_event)
         self.parent_event = event or self.parent_event
 
     async def _store_partial(self) -> None:
         """Store what arrived of an unfinished response, with aborted results for its calls."""
-        response, self._partial = self._partial, None
-        if response is None:
+        if self._partial is None:
             return
+        (response, call), self._partial = self._partial, None
         if not response.content:
             await self._record_usage(response)
             return
         is_cancelled = response.metadata.status is MessageStatus.CANCELLED
         text = ABORTED if is_cancelled else NOT_RUN
         results = self.error_results(tool_calls_of(response), text, OutcomeStatus.ABORTED)
-        await self.store_messages([response, *results])
+        self._store_bytes(await self.store_messages([response, *results]), call)
 
     def _completed(self, message: Message, call: PendingCall, status: MessageStatus) -> Message:
         message = self._conversation.with_unique_call_ids(message)

@@ -106,6 +106,8 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     partial: PartialResponse = "all"
     image_budget: int | None = IMAGE_BUDGET
     """How many characters of images a request may contain; older ones become notes. None: all."""
+    record_bytes: bool = True
+    """Whether the bytes of requests and responses are stored, too, for the viewer."""
     limits: Limits = Limits()
     retry: Retry = Retry()
 

@@ -27,7 +27,9 @@ from metis.canonical.schema.python_types import convert, is_type, schema_of
 from metis.canonical.schema.subset import describe
 from metis.canonical.schema.validate import compile_output_schema
 from metis.session.models import Models, ResolvedModel
-from metis.wire.call import UNPRICED
+from metis.store.wire_bodies import WireBody
+from metis.transport.concealment import bytes_without_key
+from metis.wire.call import UNPRICED, ReceivedBytes, WireRequest
 from metis.wire.codec import StreamDecoder
 from metis.wire.output_format import OutputFormat
 
@@ -70,6 +72,25 @@ class PendingCall(Struct, kw_only=True):
     """Holds what has arrived of a streamed response so far."""
     partial: Message | None = None
     """What had arrived when the stream ended with an error."""
+    request: WireRequest | None = None
+    received: ReceivedBytes | None = None
+    """The bytes of the response, if they are stored."""
+
+    def wire_body(self, message: Message) -> WireBody | None:
+        """Return the bytes of the call for the stored response; None if they are not stored."""
+        request, received = self.request, self.received
+        if request is None or received is None:
+            return None
+        response = b"".join(received.parts)
+        return WireBody(
+            id=message.id,
+            session_id=message.session_id,
+            provider=self.model.provider,
+            path=request.path.partition("?")[0],
+            request=bytes_without_key(request.body, received.key),
+            response=(bytes_without_key(response, received.key),),
+            response_bytes=received.size,
+        )
 
     def elapsed_ms(self) -> int:
         """Return the milliseconds since the call started."""

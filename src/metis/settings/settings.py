@@ -138,6 +138,14 @@ _ROWS = (
         example='"light"',
     ),
     Setting(
+        name="record_bytes",
+        kind=bool,
+        variable="METIS_RECORD_BYTES",
+        default=True,
+        description="Whether requests and responses are also stored byte by byte, for metis web.",
+        example="false",
+    ),
+    Setting(
         name="notify_after_s",
         kind=int,
         default=30,
@@ -261,6 +269,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     model_tools: Mapping[str, bool] = {}
     mcp: Mapping[str, tuple[str, ...]] = {}
     theme: ThemeName = "auto"
+    record_bytes: bool = True
     notify_after_s: int = 30
     fallbacks: Mapping[str, tuple[str, ...]] = {}
 

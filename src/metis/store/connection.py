@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from metis.canonical.errors import (
@@ -27,10 +27,12 @@ from metis.store import maintenance
 from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, RecoveryEntry
 from metis.store.private_files import home_directory
+from metis.store.records import to_microseconds
 from metis.store.spool import RestoreJob, Spool
 from metis.store.sqlite import CACHE_BYTES, SqliteDatabase
 from metis.store.tables import UnmatchedResultError
-from metis.store.writer import FunctionJob, Writer
+from metis.store.wire_bodies import BodyPacker
+from metis.store.writer import FunctionJob, WriteJob, Writer
 
 T = TypeVar("T")
 log = logging.getLogger("metis.store")
@@ -64,6 +66,7 @@ class StoreConnection:
         self._database = database
         self._spool = spool
         self._writer = Writer(database)
+        self._body_packer = BodyPacker()
         self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="metis-store-read")
         self._now = now
         self._id = new_ulid()
@@ -181,6 +184,25 @@ class StoreConnection:
             return bool(transaction.run("SELECT 1 FROM open_messages LIMIT 1")) or any(
                 transaction.run(calls, (session_id,)) for session_id in self._written_sessions
             )
+
+    # Writing
+
+    async def _write(self, job: WriteJob) -> Any:
+        if not self._has_written:
+            await self._register_writer()
+        self._track(*job.session_ids)
+        return await self._writer.submit(job)
+
+    async def _register_writer(self) -> None:
+        """Add our row to `writers`; if it is still there at the next start, we crashed."""
+        sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
+        values = (self._id, to_microseconds(self._now()))
+        await self._writer.submit(FunctionJob(lambda tables: tables.change(sql, values)))
+        self._has_written = True
+
+    def _track(self, *session_ids: str) -> None:
+        if len(self._written_sessions) <= self.max_tracked_sessions:
+            self._written_sessions.update(session_ids)
 
     # Threads
 

@@ -42,6 +42,7 @@ class Transaction(Protocol):
 
 
 SESSION_TABLES = (
+    "wire_bodies",
     "exchanges",
     "history_ends",
     "digests",

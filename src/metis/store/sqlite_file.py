@@ -78,6 +78,7 @@ _TABLES = (
     "writers",
     "exchanges",
     "history_ends",
+    "wire_bodies",
 )
 _COPY_BATCH = 1000
 

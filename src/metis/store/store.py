@@ -64,7 +64,8 @@ from metis.store.records import (
 from metis.store.search import text_of_row
 from metis.store.spool import Spool
 from metis.store.tables import Tables
-from metis.store.writer import FunctionJob, WriteJob
+from metis.store.wire_bodies import BodiesJob, StoredBody, WireBody, read_wire_body
+from metis.store.writer import FunctionJob
 
 T = TypeVar("T")
 log = logging.getLogger("metis.store")
@@ -436,24 +437,18 @@ class Store(StoreConnection):
         """Return where histories with these digests end, by digest; see `exchanges`."""
         return await self.read(lambda t: read_history_ends(t, scope, digests))
 
-    # Writing
+    # Bytes of model calls
 
-    async def _write(self, job: WriteJob) -> Any:
-        if not self._has_written:
-            await self._register_writer()
-        self._track(*job.session_ids)
-        return await self._writer.submit(job)
+    def add_wire_bodies(self, bodies: Sequence[WireBody]) -> None:
+        """Store the bytes of model calls within two seconds, beside other writes.
 
-    async def _register_writer(self) -> None:
-        """Add our row to `writers`; if it is still there at the next start, we crashed."""
-        sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        values = (self._id, to_microseconds(self._now()))
-        await self._writer.submit(FunctionJob(lambda tables: tables.change(sql, values)))
-        self._has_written = True
+        Their messages or exchanges have to be stored before. A failure is logged.
+        """
+        self._writer.defer(BodiesJob(bodies, self._body_packer))
 
-    def _track(self, *session_ids: str) -> None:
-        if len(self._written_sessions) <= self.max_tracked_sessions:
-            self._written_sessions.update(session_ids)
+    async def wire_body(self, session_id: str, body_id: str) -> StoredBody | None:
+        """Return the bytes of a call by the id of its response, or of its exchange."""
+        return await self.read(lambda t: read_wire_body(t, session_id, body_id))
 
 
 def open_store(  # noqa: PLR0913 - all by name

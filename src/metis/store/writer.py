@@ -27,7 +27,9 @@ _UPKEEP_COMMITS = 128
 # So many commits of single jobs may follow one another before a caller yields again: other tasks
 # must get a chance to join the batch.
 _MAX_SOLO_COMMITS = 32
-_DIGESTS_S = 2.0
+_DEFERRED_S = 2.0
+_MAX_DEFERRED_BYTES = 4 * 1024 * 1024
+"""How many bytes of deferred jobs wait at most before the thread gets them."""
 
 
 class WriteJob:
@@ -88,7 +90,9 @@ class Writer:
         self._was_solo = False
         self._solo_commits = 0
         self._jobs_in_thread = 0
-        self._digest_timer: asyncio.TimerHandle | None = None
+        self._deferred: list[WriteJob] = []
+        self._deferred_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     async def submit(self, job: WriteJob) -> Any:
         """Run a job and return its result once it is durable."""
@@ -109,19 +113,43 @@ class Writer:
                 await job.future
         if job.error is not None:
             raise job.error
-        if self._digest_timer is None:
-            loop = asyncio.get_running_loop()
-            self._digest_timer = loop.call_later(_DIGESTS_S, self._write_digests)
+        if self._timer is None:
+            self._start_timer()
         return job.result
 
-    def _write_digests(self) -> None:
-        """Let the thread write the digests that are in memory; called by a timer."""
-        self._digest_timer = None
-        if not self._is_closed and self._tables.has_pending_digests:
-            job = FunctionJob(Tables.write_digests)
-            job.future = asyncio.get_running_loop().create_future()
-            self._jobs_in_thread += 1
-            self._hand_over([job])
+    def defer(self, job: WriteJob) -> None:
+        """Let the thread run a job within two seconds, beside others; nobody waits for it."""
+        if self._is_closed:
+            raise StoreClosedError("the store was closed")
+        self._deferred.append(job)
+        self._deferred_bytes += job.size
+        if self._deferred_bytes > _MAX_DEFERRED_BYTES:
+            self._write_deferred()
+        elif self._timer is None:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_DEFERRED_S, self._write_deferred)
+
+    def _take_deferred(self) -> list[WriteJob]:
+        jobs, self._deferred, self._deferred_bytes = self._deferred, [], 0
+        if self._tables.has_pending_digests:
+            jobs.append(FunctionJob(Tables.write_digests))
+        return jobs
+
+    def _write_deferred(self) -> None:
+        """Let the thread write what waits in memory: deferred jobs, and digests."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        jobs = [] if self._is_closed else self._take_deferred()
+        if jobs:
+            loop = asyncio.get_running_loop()
+            for job in jobs:
+                job.future = loop.create_future()
+            self._jobs_in_thread += len(jobs)
+            self._hand_over(jobs)
 
     def _commit_solo(self, job: WriteJob) -> bool:
         """Commit one job without yielding; False if others wait or it is not small."""
@@ -148,16 +176,16 @@ class Writer:
     def close(self) -> None:
         """Write what is queued, then stop."""
         self._is_closed = True
-        if self._digest_timer is not None:
-            self._digest_timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._thread is not None:
             self._batches.put(None)
             self._thread.join()
         if self._pending:
             self._commit(self._pending)
             self._pending = []
-        if self._tables.has_pending_digests:
-            self.run(FunctionJob(Tables.write_digests))
+        if jobs := self._take_deferred():
+            self._commit(jobs)
 
     def _commit_pending(self) -> None:
         """Commit the queued jobs: here if that is fast, else in the thread."""

@@ -176,6 +176,9 @@ class Transport:
                         return await raise_error(adapter, response, context)
                     most = self._limits.response_bytes
                     body = await read_response(adapter, response, context, most)
+                    if context.received is not None:
+                        context.received.begin(call.key)
+                        context.received.add(body)
                     latency_ms = round((time.monotonic() - start) * 1000)
                     context = replace(context, latency_ms=latency_ms)
                     return await _decode(adapter, body, context, response)
@@ -282,6 +285,9 @@ class Transport:
         adapter, has_begun, start = call.adapter, False, time.monotonic()
         broken_by: Exception | None = None
         size, last_byte = 0, 1 << 62
+        received = call.context.received
+        if received is not None:
+            received.begin(call.key)
         try:
             async with (
                 self._post(call) as response,
@@ -293,6 +299,8 @@ class Transport:
                     await raise_error(adapter, response, context)
                 watch = ConnectionWatch(response)
                 async for chunk in chunks:
+                    if received is not None:
+                        received.add(chunk)
                     if not has_begun and is_web_page(chunk):
                         raise page_error(chunk, response.status, adapter.name)
                     if not has_begun and adapter.profile.aws_framed and chunk[:1] == b"{":

@@ -46,6 +46,18 @@ def without_key(text: str, key: str | None) -> str:
     return "".join((*pieces, text[written:])) if pieces else text
 
 
+def bytes_without_key(data: bytes, key: str | None) -> bytes:
+    """Return the bytes of a body without a key and the long parts of one, as they are written.
+
+    >>> bytes_without_key(b'{"error": "sk-0123456789abcdef is unknown"}', "sk-0123456789abcdef")
+    b'{"error": "[key] is unknown"}'
+    """
+    for part in (key, *key.split(":")) if key else ():
+        if len(part) >= _MIN_SECRET_CHARACTERS:
+            data = data.replace(part.encode(), MARK.encode())
+    return data
+
+
 def hide_key(error: ProviderError, key: str | None) -> None:
     """Remove a key, and logins of URLs, from the texts of an error, and bound their length."""
     for name in _FIELDS:

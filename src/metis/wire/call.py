@@ -36,6 +36,29 @@ class SealRecord(Struct, frozen=True):
     value: str
 
 
+MAX_COLLECTED_BYTES = 16 * 1024 * 1024
+"""How many bytes of one response are collected to be stored."""
+
+
+class ReceivedBytes(Struct, eq=False):
+    """The body of a response as it came, decompressed, up to a limit."""
+
+    parts: list[bytes] = []
+    size: int = 0
+    key: str | None = None
+    """The key of the request, which must not be stored if the response repeats it."""
+
+    def begin(self, key: str | None) -> None:
+        """Begin a new attempt."""
+        self.parts, self.size, self.key = [], 0, key
+
+    def add(self, data: bytes) -> None:
+        """Add a part."""
+        self.size += len(data)
+        if self.size <= MAX_COLLECTED_BYTES:
+            self.parts.append(data)
+
+
 class RequestContext(Struct, frozen=True, kw_only=True):
     """What a codec needs beside the bytes of a request or response."""
 
@@ -82,6 +105,8 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """Called with the seals of a response that a client without a field for them gets, to store."""
     find_seals: Callable[[Sequence[str]], Mapping[str, str]] | None = None
     """Returns what is stored under these keys, for requests of such clients."""
+    received: ReceivedBytes | None = None
+    """Collects the bytes of the response, if they are to be stored."""
 
     def __post_init__(self) -> None:
         """Name the session, and convert the time to UTC."""
