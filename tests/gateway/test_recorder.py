@@ -20,11 +20,10 @@ from metis.events.turn_events import LlmCallCompleted, LlmCallFailed
 from metis.gateway.exchange import Exchange, Tenant
 from metis.gateway.exchange_queue import WaitingExchanges
 from metis.gateway.recorder import Recorder
-from metis.session.delegate import PARENT_KIND
 from metis.session.models import Models
 from metis.store import Store
 from metis.store import open as open_store
-from metis.store.entries import ErrorEntry, SidecarEntry
+from metis.store.entries import PARENT_KIND, ErrorEntry, SidecarEntry
 from metis.store.exchanges import ExchangeJob
 from metis.store.threads import Threads
 

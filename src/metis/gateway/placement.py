@@ -36,9 +36,8 @@ from metis.gateway.stored_exchange import (
     system_texts,
 )
 from metis.session.conversation import USAGE_KIND
-from metis.session.delegate import PARENT_KIND
 from metis.store.append import PreparedMessage
-from metis.store.entries import AnyEntry, ErrorEntry, RewindEntry, entry_of
+from metis.store.entries import PARENT_KIND, AnyEntry, ErrorEntry, RewindEntry, entry_of
 from metis.store.exchanges import ExchangeJob, ExchangeRow, HistoryEnd
 from metis.store.records import SessionRecord
 from metis.store.spool import EXCHANGE_KIND, SESSION_KIND

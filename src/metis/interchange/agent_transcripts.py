@@ -25,7 +25,23 @@ from metis.interchange.source import ForeignRecord, Source
 from metis.wire.json_access import Wire, maybe_count, maybe_object, maybe_text
 from metis.wire.response import new_usage
 
-_UNREADABLE = "a line that is not JSON; left out"
+_COPILOT_MESSAGES = frozenset(
+    ["system.message", "user.message", "assistant.message", "tool.execution_complete"]
+)
+_COPILOT_NOTES = frozenset(
+    [
+        *("abort", "assistant.reasoning", "assistant.turn_end", "assistant.turn_start"),
+        *("assistant.usage", "hook.end", "hook.start", "session.auto_mode_resolved"),
+        *("session.compaction_complete", "session.compaction_start", "session.error"),
+        *("session.idle", "session.info", "session.mode_changed", "session.model_change"),
+        *("session.resume", "session.shutdown", "session.start", "session.title_changed"),
+        *("session.truncation", "session.usage_checkpoint", "session.warning", "skill.invoked"),
+        *("subagent.completed", "subagent.failed", "subagent.selected", "subagent.started"),
+        *("system.notification", "tool.execution_partial_result", "tool.execution_progress"),
+        *("tool.execution_start", "tool.user_requested", "user.abort"),
+    ]
+)
+"""Events that are not part of the conversation."""
 
 
 class Cline(MessageListFormat):
@@ -85,14 +101,14 @@ class Cursor(MessageListFormat):
 
     def conversations(self, source: Source) -> Iterator[ForeignConversation]:
         """Yield the conversation of a transcript."""
-        messages: list[ForeignMessage] = []
+        messages: list[ForeignMessage | ForeignRecord] = []
         losses = [("transcript", "Cursor writes neither models, times nor tokens, and few results")]
         for record in source.records():
             fields = record.fields
             message = maybe_object(fields.get("message"))
             role = role_of(fields.get("role"))
             if role is None or not message:
-                losses.append(_unread(record))
+                messages.append(record)
                 continue
             messages.append(
                 ForeignMessage(
@@ -104,16 +120,15 @@ class Cursor(MessageListFormat):
                 )
             )
         name = "" if source.path is None else source.path.stem
+        # `<session>/<session>.jsonl`, and `<session>/subagents/<id>.jsonl` for its sub-agents.
+        is_agent = source.path is not None and source.path.parent.name == "subagents"
+        parent = source.path.parent.parent.name if is_agent and source.path is not None else ""
         yield ForeignConversation(
-            foreign_id=name or source.content_digest(), messages=messages, losses=losses
+            foreign_id=name or source.content_digest(),
+            messages=messages,
+            parent=(parent, None) if parent else None,
+            losses=losses,
         )
-
-
-def _unread(record: ForeignRecord) -> tuple[str, str]:
-    kind = maybe_text(record.fields.get("type")) or "line"
-    if record.value is None:
-        return "line", f"line {record.at}: {record.fault or _UNREADABLE}"
-    return kind, f"line {record.at}: not a message; left out"
 
 
 class CopilotCli(MessageListFormat):
@@ -141,7 +156,8 @@ class CopilotCli(MessageListFormat):
             cwd=reader.cwd,
             version=reader.version,
             messages=reader.messages,
-            losses=reader.losses(),
+            tip=reader.main_tip,
+            unreported_types=_COPILOT_NOTES,
         )
 
 
@@ -149,24 +165,15 @@ class _CopilotReader:
     """Reads the events of one session."""
 
     def __init__(self) -> None:
-        self.session_id = self.cwd = self.version = ""
-        self.messages: list[ForeignMessage] = []
+        self.session_id = self.cwd = self.version = self.main_tip = ""
+        self.messages: list[ForeignMessage | ForeignRecord] = []
         self._model: str | None = None
-        self._others: dict[str, int] = {}
-        self._unreadable: list[tuple[str, str]] = []
-
-    def losses(self) -> list[tuple[str, str]]:
-        others = [
-            (kind, f"{number} events of this type are not part of the conversation; left out")
-            for kind, number in sorted(self._others.items())
-        ]
-        return [*self._unreadable, *others]
+        self._reasoning: list[Part] = []
+        # The last messages of the conversation and of its sub-agents, by the call of those.
+        self._last_keys: dict[str | None, str] = {}
 
     def add(self, record: ForeignRecord) -> None:
         fields, data = record.fields, maybe_object(record.fields.get("data"))
-        if record.value is None:
-            self._unreadable.append(_unread(record))
-            return
         match fields.get("type"):
             case "session.start":
                 context = maybe_object(data.get("context"))
@@ -191,8 +198,13 @@ class _CopilotReader:
                 name, failed = maybe_text(data.get("toolName")) or "", data.get("success") is False
                 part = Result(maybe_text(data.get("toolCallId")), name, content, failed)
                 self._put(record, Role.USER, [part])
-            case kind:
-                self._others[str(kind)] = self._others.get(str(kind), 0) + 1
+            case "assistant.reasoning" if maybe_text(data.get("content")):
+                # The response that it belongs to follows, often with the same text.
+                self._reasoning.append(ThinkingBlock(str(data["content"])))
+            case _:
+                pass
+        if fields.get("type") not in _COPILOT_MESSAGES:
+            self.messages.append(record)
 
     def _put_response(self, record: ForeignRecord, data: Wire) -> None:
         parts: list[Part] = []
@@ -203,6 +215,8 @@ class _CopilotReader:
         if thinking or seal:
             issuer = "copilot" if seal else None
             parts.append(ThinkingBlock(thinking or "", signature=seal, issuer=issuer))
+        parts += [part for part in self._reasoning if getattr(part, "text", "") != thinking]
+        self._reasoning = []
         parts += text_parts(data.get("content"), "copilot-cli")
         for call in objects(data.get("toolRequests")):
             name = maybe_text(call.get("name")) or "tool"
@@ -213,12 +227,21 @@ class _CopilotReader:
         self, record: ForeignRecord, role: Role, parts: Sequence[Part], data: Wire | None = None
     ) -> None:
         output = maybe_count((data or {}).get("outputTokens")) or 0
+        fields = maybe_object(record.fields.get("data"))
+        key = f"{record.fields.get('id')}-{record.at}"
+        # What a sub-agent does is a branch from the message with its call.
+        agent = maybe_text(fields.get("parentToolCallId"))
+        parent = self._last_keys.get(agent, self._last_keys.get(None))
+        self._last_keys[agent] = self.main_tip = key
+        if agent is not None:
+            self.main_tip = self._last_keys.get(None, key)
         self.messages.append(
             ForeignMessage(
                 role=role,
                 parts=parts or [TextBlock("")],
                 at=record.at,
-                key=f"{record.fields.get('id')}-{record.at}",
+                key=key,
+                parent=parent,
                 time=time_of(record.fields.get("timestamp")),
                 model=provider_model((data or {}).get("model")) or self._model
                 if role is Role.ASSISTANT

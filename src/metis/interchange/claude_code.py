@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from metis.canonical.metadata import Outcome, OutcomeStatus
 from metis.interchange.claude_code_records import ClaudeCodeRecords
 from metis.interchange.conversion import parse_time
 from metis.interchange.session_draft import ForeignSession, SessionDraft, priced
-from metis.interchange.source import ForeignRecord, Source
+from metis.interchange.source import ForeignRecord, Source, parse_record
 from metis.store.entries import CompactionEntry, ErrorEntry, KnownEntry
 from metis.wire.anthropic.blocks import PROTOCOL, decode_block, decode_non_result, is_exact
 from metis.wire.anthropic.response import decode_stop_reason, decode_usage
@@ -59,6 +60,7 @@ META_TYPES = frozenset(
 )
 """The records that are not messages; all are written back as they were."""
 
+_MAX_FACTS_BYTES = 64 * 1024
 _NOT_A_MODEL = frozenset({"<synthetic>", ""})
 _CONTEXT = RequestContext(session_id="")
 _write = msgspec.json.Encoder().encode
@@ -146,12 +148,27 @@ class _Reader:
     def _start(self, fields: Wire) -> None:
         stem = "" if self._source.path is None else self._source.path.name.partition(".")[0]
         session_id = stem if _is_uuid(stem) else maybe_text(fields.get("sessionId"))
+        if stem.startswith("agent-"):
+            session_id = _session_of_agent(self._source.path) or session_id
         agent = maybe_text(fields.get("agentId"))
         self._is_agent = fields.get("isSidechain") is True
         foreign_id = session_id or self._source.identity or self._source.content_digest()
         if self._is_agent and (agent or stem.startswith("agent-")):
             foreign_id = f"{session_id}/{agent or stem.removeprefix('agent-')}"
         self._draft = SessionDraft(self._form, foreign_id)
+        if self._is_agent and foreign_id != session_id:
+            self._draft.time(_time_of(fields))
+            self._set_parent(session_id or "")
+
+    def _set_parent(self, session_id: str) -> None:
+        """Note the session, or the other sub-agent, that started this one."""
+        path = self._source.path
+        facts: Wire = {}
+        if path is not None:
+            facts = maybe_object(parse_record(0, _small_file(path.with_suffix(".meta.json"))).value)
+        parent_agent = maybe_text(facts.get("parentAgentId"))
+        parent = f"{session_id}/{parent_agent}" if parent_agent else session_id
+        self._draft.set_parent(parent, maybe_text(facts.get("toolUseId")))
 
     def _add(self, record: ForeignRecord) -> None:
         fields = record.fields
@@ -409,6 +426,24 @@ class _Reader:
             summary="\n".join(texts),
             head_id=self._main_tip,
         )
+
+
+def _session_of_agent(path: Path | None) -> str | None:
+    """Return the session that a file is a sub-agent of: `<session>/subagents/…/agent-<id>.jsonl`.
+
+    The files name it as well, but some versions write the name of the sub-agent there.
+    """
+    parts = () if path is None else path.parts
+    return parts[parts.index("subagents") - 1] if "subagents" in parts[1:] else None
+
+
+def _small_file(path: Path) -> bytes:
+    """Return a file of facts about another one; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_FACTS_BYTES)
+    except OSError:
+        return b""
 
 
 def _has_result(content: Any) -> bool:

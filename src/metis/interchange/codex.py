@@ -115,6 +115,7 @@ class _Unit:
         self.is_open = False
         self.usage: Usage | None = None
         self.model: str | None = None
+        self.response = ""
 
 
 class _DraftCalls(CallIds):
@@ -154,6 +155,8 @@ class _Reader:
         self._total: Any = None
         self._last_text: str | None = None
         self._prompt: _Unit | None = None
+        # A fork copies turns with their ids, so this tells a response from its copy.
+        self._turn, self._turn_runs = "", 0
 
     def read(self) -> ForeignSession:
         records = self._form.records(self._source)
@@ -179,6 +182,9 @@ class _Reader:
         is_meta = fields.get("type") in ("session_meta", None)
         self._draft = SessionDraft(self._form, (foreign_id if is_meta else None) or identity)
         self._calls = _DraftCalls(self._draft)
+        if is_meta and (parent := _parent_thread(payload)):
+            self._draft.time(_time_of(fields))
+            self._draft.set_parent(parent)
 
     def _add(self, record: ForeignRecord) -> None:
         fields = record.fields
@@ -238,6 +244,9 @@ class _Reader:
             self._last_run.is_open = False
         unit = _Unit("run", record)
         unit.is_open, unit.model = True, self._model
+        if self._turn:
+            self._turn_runs += 1
+            unit.response = f"{self._turn}#{self._turn_runs}"
         self._run = self._last_run = unit
         self._units.append(unit)
 
@@ -251,6 +260,9 @@ class _Reader:
             draft.version = maybe_text(payload.get("cli_version")) or draft.version
             self._provider = maybe_text(payload.get("model_provider")) or self._provider
         elif kind == "turn_context":
+            turn = maybe_text(payload.get("turn_id")) or ""
+            if turn != self._turn:
+                self._turn, self._turn_runs = turn, 0
             name = maybe_text(payload.get("model"))
             self._model = f"{self._provider}:{name}" if name else self._model
         elif payload.get("type") == "token_count":
@@ -319,11 +331,14 @@ class _Reader:
         if model is None:
             name = maybe_text(unit.records[0].fields.get("model"))
             model = f"{self._provider}:{name}" if name else None
+        foreign: Wire = {"bare": True} if "payload" not in unit.records[0].fields else {}
+        if unit.response:
+            foreign["response"] = unit.response
         return self._draft.message(
             Role.ASSISTANT,
             run.blocks,
             created_at=moment,
-            foreign={"bare": True} if "payload" not in unit.records[0].fields else {},
+            foreign=foreign,
             model=model,
             provider=None if model is None else model.partition(":")[0],
             **form_metadata(PROTOCOL, run.original_form()),
@@ -394,6 +409,15 @@ class _Reader:
             created_at=self._draft.time(_time_of(record.fields)),
             summary=text,
         )
+
+
+def _parent_thread(meta: Wire) -> str | None:
+    """Return the thread that started a sub-agent."""
+    spawned: Wire = maybe_object(meta.get("source"))
+    for key in ("subagent", "thread_spawn"):
+        spawned = maybe_object(spawned.get(key))
+    parent = meta.get("parent_thread_id") or spawned.get("parent_thread_id")
+    return maybe_text(parent) if parent != meta.get("id") else None
 
 
 def _item_text(item: Wire) -> str:

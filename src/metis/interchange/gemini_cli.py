@@ -24,8 +24,12 @@ from metis.canonical.metadata import Outcome, OutcomeStatus
 from metis.interchange.claude_code_records import js_time, new_uuid
 from metis.interchange.gemini_cli_records import (
     CurrentMessages,
+    content_of,
     is_message,
     is_one_document,
+    is_prompt,
+    is_saved_chat,
+    parent_session,
     read_usage,
     record_units,
     time_of,
@@ -40,6 +44,8 @@ from metis.wire.gemini.parts import PartDecoder, PartEncoder
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 PROVIDER = "gemini"
+# The first record of a chat that is a list of contents and nothing else.
+_BARE_CHAT: Wire = {"": "list"}
 _NOTES = frozenset({"info", "error", "warning"})
 _read = msgspec.json.Decoder().decode
 _write = msgspec.json.Encoder().encode
@@ -52,7 +58,11 @@ class GeminiCli(RecordFormat):
     system = "gemini-cli"
 
     def fits(self, source: Source) -> bool:
-        """Return whether it begins with the metadata of a session of gemini-cli."""
+        """Return whether it begins with the metadata of a session, or is a saved chat."""
+        whole = source.sample_document()
+        chat: Any = maybe_object(whole).get("history", whole)
+        if isinstance(chat, list) and is_saved_chat(chat):
+            return True
         first = next(iter(source.sample_records(1)), None)
         if first is None or "messages" in first:
             first = maybe_object(source.sample_document())
@@ -78,23 +88,26 @@ class GeminiCli(RecordFormat):
 
     def records(self, source: Source) -> Iterator[ForeignRecord]:
         """Yield the lines of a file; those of a document are its messages."""
-        document = (
-            maybe_object(parse_record(0, source.read()).value) if is_one_document(source) else {}
-        )
-        if "messages" not in document:
+        whole = parse_record(0, source.read()).value if is_one_document(source) else None
+        document: Wire = _BARE_CHAT | {"history": whole} if isinstance(whole, list) else {}
+        document = document or maybe_object(whole)
+        name = "messages" if "messages" in document else "history"
+        if name not in document:
             yield from source.records()
             return
-        head: Wire = {"messages": [], **{k: v for k, v in document.items() if k != "messages"}}
+        head: Wire = {name: [], **{k: v for k, v in document.items() if k != name}}
         yield ForeignRecord(0, head, write_json(head))
-        for number, value in enumerate(maybe_list(document.get("messages")), 1):
+        for number, value in enumerate(maybe_list(document.get(name)), 1):
             yield ForeignRecord(number, value, write_json(value))
 
     def join(self, records: Iterable[bytes]) -> bytes:
         """Return the file: one record per line, or the document."""
         lines = list(records)
-        if lines and lines[0].startswith(b'{"messages":'):
-            head = _read(lines[0])
-            return write_json({**head, "messages": [_read(line) for line in lines[1:]]})
+        if lines and lines[0].startswith((b'{"messages":', b'{"history":')):
+            head, values = _read(lines[0]), [_read(line) for line in lines[1:]]
+            if _BARE_CHAT.items() <= head.items():
+                return write_json(values)
+            return write_json({**head, "messages" if "messages" in head else "history": values})
         return super().join(lines)
 
     # Reading
@@ -106,9 +119,7 @@ class GeminiCli(RecordFormat):
         for unit in record_units(self.records(source)):
             record = unit[-1]
             fields = record.fields
-            if draft is None:
-                foreign_id = maybe_text(fields.get("sessionId")) or source.identity
-                draft = SessionDraft(self, foreign_id or source.content_digest())
+            draft = draft or self._start(source, fields)
             draft.time(time_of(fields))
             kind = maybe_text(fields.get("type"))
             messages = maybe_object(fields.get("$set")).get("messages")
@@ -123,7 +134,7 @@ class GeminiCli(RecordFormat):
                 self._replace(end, items[end:], unit, current, draft)
             elif is_message(fields):
                 self._read_message(unit, current, draft)
-            elif kind in _NOTES or "sessionId" in fields or "$set" in fields:
+            elif kind in _NOTES or {"sessionId", "$set", "history"} & fields.keys():
                 for one in unit:
                     draft.keep(one)
                 if kind in _NOTES:
@@ -132,6 +143,14 @@ class GeminiCli(RecordFormat):
                 for one in unit:
                     draft.keep_unknown(one)
         yield (draft or SessionDraft(self, source.identity)).session()
+
+    def _start(self, source: Source, fields: Wire) -> SessionDraft:
+        foreign_id = maybe_text(fields.get("sessionId")) or source.identity
+        draft = SessionDraft(self, foreign_id or source.content_digest())
+        draft.time(time_of(fields))
+        if parent := parent_session(source.path, fields):
+            draft.set_parent(parent)
+        return draft
 
     def _read_message(
         self, unit: Sequence[ForeignRecord], current: CurrentMessages, draft: SessionDraft
@@ -174,11 +193,11 @@ class GeminiCli(RecordFormat):
                 current.add(item, messages)
 
     def _messages(self, record: ForeignRecord, draft: SessionDraft) -> list[Message]:
-        is_user = record.fields.get("type") == "user"
+        is_user = is_prompt(record.fields)
         return self._user(record, draft) if is_user else self._response(record, draft)
 
     def _user(self, record: ForeignRecord, draft: SessionDraft) -> list[Message]:
-        content = record.fields.get("content")
+        content = content_of(record.fields)
         blocks = _decoded(content, _DraftCalls(draft, record.at), is_model=False)
         foreign: Wire = {"text": True} if isinstance(content, str) else {}
         messages: list[Message] = []
@@ -197,7 +216,7 @@ class GeminiCli(RecordFormat):
 
     def _response(self, record: ForeignRecord, draft: SessionDraft) -> list[Message]:
         fields = record.fields
-        content = fields.get("content")
+        content = content_of(fields)
         calls = _DraftCalls(draft, record.at)
         thoughts = [
             "\n".join(text for text in (thought.get("subject"), thought.get("description")) if text)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -10,10 +12,12 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
 from metis.interchange.conversion import parse_time
 from metis.interchange.source import ForeignRecord, Source, parse_record
-from metis.wire.json_access import Wire, maybe_count, maybe_text
+from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.response import new_usage
 
 _write = msgspec.json.Encoder().encode
+_ROLES = ("user", "model", "gemini")
+_MAX_CHECKED = 20
 
 
 class CurrentMessages:
@@ -73,8 +77,29 @@ def _digest(record: ForeignRecord) -> bytes:
 
 def is_message(fields: Wire) -> bool:
     """Return whether a record is a prompt, results, or a response."""
-    kind = fields.get("type")
-    return kind == "gemini" or (kind == "user" and "content" in fields)
+    kind = fields.get("type", fields.get("role"))
+    return kind == "gemini" or (kind in _ROLES and ("content" in fields or "parts" in fields))
+
+
+def is_prompt(fields: Wire) -> bool:
+    """Return whether a message is of the user; a saved chat has the roles of the protocol."""
+    return fields.get("type", fields.get("role")) == "user"
+
+
+def content_of(fields: Wire) -> Any:
+    """Return the text or the parts of a message; a saved chat has those of the protocol."""
+    return fields["content"] if "content" in fields else fields.get("parts")
+
+
+def is_saved_chat(contents: Any) -> bool:
+    """Return whether a list is a chat that `/chat save` wrote: contents of the Gemini protocol."""
+    items = [maybe_object(item) for item in maybe_list(contents)[:_MAX_CHECKED]]
+    return bool(items) and all(
+        item.get("role") in _ROLES
+        and isinstance(item.get("parts"), list)
+        and not any("type" in maybe_object(part) for part in maybe_list(item["parts"]))
+        for item in items
+    )
 
 
 def record_units(records: Iterable[ForeignRecord]) -> Iterator[list[ForeignRecord]]:
@@ -127,9 +152,19 @@ def is_one_document(source: Source) -> bool:
     """Return whether the file is one document, and not a line per record."""
     sample = source.sample().lstrip()
     first = sample.partition(b"\n")[0]
+    if sample.startswith(b"[") or b'"history"' in sample:
+        return parse_record(0, first).value is None or b'"parts"' in first
     return b'"messages"' in sample and (
         parse_record(0, first).value is None or b'"messages"' in first
     )
+
+
+def parent_session(path: Path | None, metadata: Wire) -> str | None:
+    """Return the session of a sub-agent, whose files are in a directory of that name."""
+    is_agent = metadata.get("kind") == "subagent" or (
+        path is not None and path.parent.parent.name == "chats"
+    )
+    return path.parent.name if is_agent and path is not None else None
 
 
 def time_of(fields: Wire) -> datetime | None:

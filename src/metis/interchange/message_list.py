@@ -33,7 +33,7 @@ from metis.canonical.metadata import Outcome, OutcomeStatus, Usage
 from metis.interchange.conversion import is_media_type, parse_time
 from metis.interchange.session_draft import ForeignSession, SessionDraft, priced
 from metis.interchange.session_format import SessionFormat
-from metis.interchange.source import Source, parse_record
+from metis.interchange.source import ForeignRecord, Source, parse_record
 from metis.streaming.arguments import parse_arguments
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.response import new_usage
@@ -96,7 +96,8 @@ class ForeignConversation(Struct, kw_only=True):
     """A conversation of another program."""
 
     foreign_id: str
-    messages: Iterable[ForeignMessage]
+    messages: Iterable[ForeignMessage | ForeignRecord]
+    """Messages, and records that are none, which are stored as they are."""
     title: str = ""
     cwd: str = ""
     version: str = ""
@@ -104,6 +105,10 @@ class ForeignConversation(Struct, kw_only=True):
     """When it started: the time of messages without one."""
     tip: str | None = None
     """The key of the message that the conversation ends with."""
+    parent: tuple[str, str | None] | None = None
+    """The session that this one is a sub-agent of, and the call that started it, by their ids."""
+    unreported_types: frozenset[str] = frozenset()
+    """The types of records that are stored without a report: they are not for the model."""
     losses: Sequence[tuple[str, str]] = ()
     """What the file does not say at all: the kind of it, and a text."""
 
@@ -152,9 +157,16 @@ def make_session(form: SessionFormat, conversation: ForeignConversation) -> Fore
     draft.title, draft.cwd = conversation.title, conversation.cwd
     draft.version = conversation.version
     draft.time(conversation.time)
+    if conversation.parent is not None:
+        draft.set_parent(*conversation.parent)
     writer = _SessionBuilder(draft)
-    for message in conversation.messages:
-        writer.add(message)
+    for item in conversation.messages:
+        if isinstance(item, ForeignMessage):
+            writer.add(item)
+        elif item.fields.get("type") in conversation.unreported_types:
+            draft.keep(item)
+        else:
+            draft.keep_unknown(item)
     for kind, reason in conversation.losses:
         draft.add_loss(kind, reason)
     session = draft.session()

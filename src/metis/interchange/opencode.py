@@ -120,6 +120,9 @@ class OpenCode(RecordFormat):
                 draft.cwd = maybe_text(info.get("directory")) or ""
                 draft.title = maybe_text(info.get("title")) or ""
                 draft.version = maybe_text(info.get("version")) or ""
+                draft.time(time_of(info))
+                if parent := maybe_text(info.get("parentID")):
+                    draft.set_parent(parent)
             draft.time(time_of(info))
             role = info.get("role")
             if role not in ("user", "assistant") or "parts" not in record.fields:

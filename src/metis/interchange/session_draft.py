@@ -27,6 +27,7 @@ from metis.interchange.conversion import ConversionContext, orphan_result_conten
 from metis.interchange.source import ForeignRecord
 from metis.projection.loss import Change, Loss
 from metis.store.entries import (
+    PARENT_KIND,
     KnownEntry,
     MessageEntry,
     SidecarEntry,
@@ -37,6 +38,7 @@ from metis.store.entries import (
 from metis.wire.call import RequestContext
 from metis.wire.json_access import Wire, maybe_object
 from metis.wire.original_form import provider_tool_ids
+from metis.wire.tool_ids import canonical_tool_id
 
 RECORD_KIND = "foreign_record"
 """The kind of a sidecar entry that is a record of another program, as it was read."""
@@ -273,6 +275,25 @@ class SessionDraft:
 
     # Entries
 
+    def set_parent(self, foreign_id: str, call_id: str | None = None) -> None:
+        """Note the session that this one is a sub-agent of, and the call that started it."""
+        parent_id = imported_session_id(self.form.system, foreign_id)
+        data = {"session_id": parent_id}
+        if call_id is not None:
+            # The id that the reader of the parent gives the call.
+            data["tool_use_id"] = canonical_tool_id(parent_id, call_id)
+        self._store(
+            [
+                SidecarEntry(
+                    id=self.next_id(),
+                    session_id=self.session_id,
+                    created_at=self._last_time,
+                    kind=PARENT_KIND,
+                    data=data,
+                )
+            ]
+        )
+
     def add(self, entry: KnownEntry | Message) -> None:
         """Add an entry that is no unit of records, such as one of a file that is not written."""
         added = entry_of(entry) if isinstance(entry, Message) else entry
@@ -310,7 +331,8 @@ class SessionDraft:
     def _store(self, entries: Sequence[KnownEntry], encoded: Iterable[bytes] = ()) -> None:
         for entry in entries:
             moment = entry.created_at
-            self._created_at = min(self._created_at or moment, moment)
+            if moment != EPOCH:  # no record has named a time yet
+                self._created_at = min(self._created_at or moment, moment)
             self._updated_at = max(self._updated_at, moment)
             if isinstance(entry, MessageEntry):
                 self._message_count += 1
@@ -471,6 +493,8 @@ def with_foreign_data(entry: KnownEntry, system: str, data: Mapping[str, Any]) -
 def entry_key(entry: KnownEntry, system: str) -> str | None:
     """Return what identifies an entry in the file that it came from; None if it has none."""
     if isinstance(entry, SidecarEntry):
+        if entry.kind == PARENT_KIND:
+            return f"{PARENT_KIND} {entry.data.get('session_id')}"
         if entry.kind != RECORD_KIND or entry.data.get("system") != system:
             return None
         raw = str(entry.data.get("raw", ""))

@@ -29,6 +29,7 @@ from metis.session.prompt import SystemPrompt, system_messages
 from metis.session.response import text_of, tool_calls_of
 from metis.session.session import Session
 from metis.session.tools import make_session_tools
+from metis.store.entries import PARENT_KIND
 from metis.tools import (
     ErrorClass,
     Registry,
@@ -243,9 +244,6 @@ def _failed(worker: Session, context: ToolContext, error: BaseException) -> Dele
         partial_cost_usd=worker.cost().total_usd,
     )
 
-
-PARENT_KIND = "session.parent"
-"""The kind of the sidecar entry that names the parent session of a worker."""
 
 WORKER_INSTRUCTIONS = (
     "You do one task and cannot ask questions. Complete it as far as possible, and answer with the "

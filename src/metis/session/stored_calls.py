@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
 
+from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason, Usage
 from metis.catalog.models import is_model_id
 from metis.events import Actor, Event, Sensitivity
@@ -22,10 +23,11 @@ _ALL = 1_000_000
 
 async def stored_calls(store: Store, *, since: datetime | None) -> AsyncIterator[Event]:
     """Yield every model call of a store as the event that would have reported it."""
+    counted: set[str] = set()
     for record in await store.sessions(_ALL):
         if since is not None and record.updated_at < since:
             return  # sessions come in the order of their last change
-        for event in _session_calls(await store.history(record.id)):
+        for event in _session_calls(await store.history(record.id), counted):
             if since is None or event.timestamp >= since:
                 yield event
 
@@ -45,7 +47,28 @@ def copied_entry_ids(history: Sequence[AnyEntry]) -> set[str]:
     return copied
 
 
-def _session_calls(history: Sequence[AnyEntry]) -> Iterator[Event]:
+def _is_counted(message: Message, counted: set[str]) -> bool:
+    """Return whether an imported response was counted in another session, and note it.
+
+    Forks of Claude Code and Codex copy responses into another file, which often does not name the
+    file that it is a copy of.
+    """
+    origin, external = message.metadata.origin, message.metadata.external
+    if origin is None or not origin.startswith("import:"):
+        return False
+    data = (external or {}).get(origin.removeprefix("import:"))
+    stored: object = data.get("response") if isinstance(data, dict) else None
+    response = message.metadata.response_id or stored
+    if not isinstance(response, str):
+        return False
+    key = f"{origin} {response}"
+    if key in counted:
+        return True
+    counted.add(key)
+    return False
+
+
+def _session_calls(history: Sequence[AnyEntry], counted: set[str]) -> Iterator[Event]:
     """Yield the calls of one session: responses, summaries, and calls that left no message."""
     copied = copied_entry_ids(history)
     for entry in history:
@@ -54,7 +77,7 @@ def _session_calls(history: Sequence[AnyEntry]) -> Iterator[Event]:
                 pass
             case MessageEntry() if entry.message.metadata.usage is not None:
                 metadata = entry.message.metadata
-                if metadata.usage is not None:
+                if metadata.usage is not None and not _is_counted(entry.message, counted):
                     stop_reason = metadata.stop_reason or StopReason.UNKNOWN
                     yield _call_event(entry, metadata.model or "", metadata.usage, stop_reason)
             # A call that was retried or cancelled has cost money, but left no message.

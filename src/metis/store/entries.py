@@ -28,6 +28,9 @@ from metis.canonical.value import (
 
 log = logging.getLogger("metis.store")
 
+PARENT_KIND = "session.parent"
+"""The kind of the sidecar entry that names the session, and the call, that a sub-agent is of."""
+
 
 class Entry(Value, frozen=True, kw_only=True, tag_field="type"):
     """The fields that all entries share."""

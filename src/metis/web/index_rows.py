@@ -15,9 +15,9 @@ from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, Usage
 from metis.session.conversation import USAGE_KIND, recorded_usage
-from metis.session.delegate import PARENT_KIND
 from metis.session.stored_calls import copied_entry_ids
 from metis.store.entries import (
+    PARENT_KIND,
     AnyEntry,
     CompactionEntry,
     ErrorEntry,
