@@ -1,42 +1,36 @@
-"""Answer questions about files: the passages that share most words with the question go along."""
+"""Answer questions about files: the passages that are nearest in meaning go along."""
 
-import re
 import tempfile
-from collections import Counter
+from operator import mul
 from pathlib import Path
 
 import metis
+from metis import adapters
 
-DOCUMENTS = Path(__file__).parent.parent / "docs"
+DOCUMENTS = Path(__file__).parent.parent / "docs" / "simulator.md"
 PASSAGES = 3
+# A real one: "openai:text-embedding-3-small" or "ollama:nomic-embed-text".
+EMBEDDING_MODEL = "openai:sim-embedding"
 
 
-def passages(directory: Path) -> list[tuple[str, str]]:
-    """Return the paragraphs of all files, each with the name of its file."""
-    return [
-        (path.name, paragraph)
-        for path in sorted(directory.glob("*.md"))
-        for paragraph in path.read_text(encoding="utf-8").split("\n\n")
-    ]
-
-
-def score(question: str, text: str) -> float:
-    """Return how many words of the question a text has; rare, long words count more."""
-    words = Counter(re.findall(r"\w+", text.lower()))
-    return sum(len(word) for word in re.findall(r"\w+", question.lower()) if word in words)
-
-
-def ask(session: metis.session.SyncSession, question: str) -> metis.Reply:
-    """Send a question with the best passages, each marked with its file."""
-    best = sorted(passages(DOCUMENTS), key=lambda pair: -score(question, pair[1]))[:PASSAGES]
-    sources = [f'<source file="{name}">\n{text}\n</source>' for name, text in best]
-    return session.ask([*sources, question])
+def nearest(question: adapters.Embeddings, passages: adapters.Embeddings) -> list[int]:
+    """Return the numbers of the passages, the one nearest to the question first."""
+    scores = [sum(map(mul, question.vectors[0], vector)) for vector in passages.vectors]
+    return sorted(range(len(scores)), key=lambda number: -scores[number])
 
 
 with (
     tempfile.TemporaryDirectory() as directory,
     metis.open_sync(f"sqlite:///{directory}/chats.db", metis.Options(simulate=True)) as m,
 ):
-    chat = m.session(system="Answer from the sources only, and name the file.")
-    reply = ask(chat, "Which faults can the simulator make?")
+    paragraphs = [p for p in DOCUMENTS.read_text(encoding="utf-8").split("\n\n") if p.strip()]
+    index = m.embed(paragraphs, model=EMBEDDING_MODEL)
+
+    prompt = "Which faults can the simulator make?"
+    query = m.embed([prompt], model=EMBEDDING_MODEL, is_query=True)
+    best = nearest(query, index)[:PASSAGES]
+    sources = [f"<source number={n}>\n{paragraphs[n]}\n</source>" for n in best]
+
+    chat = m.session(system="Answer from the sources only, and name their numbers.")
+    reply = chat.ask([*sources, prompt])
     print(reply.text[:200], reply.cost)

@@ -8,6 +8,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # as in typing, which would cost more to import than all of this
 if TYPE_CHECKING:
     from metis.adapters.adapter import Adapter, get
+    from metis.adapters.embeddings import Embeddings
     from metis.adapters.hosts import chat_host, names, profile_of
     from metis.adapters.profile import Auth, Profile
     from metis.adapters.request_reader import RequestReader
@@ -51,6 +52,7 @@ _MODULES = (
     "metis.wire.codec",
     "metis.adapters.adapter",
     "metis.adapters.request_reader",
+    "metis.adapters.embeddings",
 )
 """Where names are looked for, the modules that import least first."""
 
@@ -62,6 +64,7 @@ __all__ = [
     "BlockAdded",
     "CanonicalRequest",
     "Change",
+    "Embeddings",
     "Loss",
     "MessageComplete",
     "MessageStart",

@@ -131,7 +131,7 @@ class ModelChooser:
         if name in (LOCAL, LOCAL_MODEL):
             return ModelChoice(model=LOCAL_MODEL, is_pinned=is_pinned, is_local=True)
         model = await self._model_of_server(name) if name in SERVER_NAMES else self._resolve(name)
-        self._require_key(model)
+        self.require_key(model)
         return ModelChoice(model=model, is_pinned=is_pinned)
 
     def continued(self, last_model: LastModel) -> ModelChoice:
@@ -231,7 +231,8 @@ class ModelChooser:
         needs_none = has_address or profile.auth.variable is None
         return needs_none or bool(self._keys.lookup(profile)[0])
 
-    def _require_key(self, model: str) -> None:
+    def require_key(self, model: str) -> None:
+        """Raise an AuthenticationError that says what to do if a model needs a key."""
         provider, name = ModelId.parse(model).provider, ModelId.parse(model).name
         profile = adapters.profile_of(provider)
         if not self._has_key(profile):

@@ -35,7 +35,7 @@ _GROUP_OPTIONS = frozenset({"-h", "--help", "--version"})
 # How the help groups the commands.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Chat": ("chat", "ask", "templates", "demo", "local"),
-    "Inspect": ("sessions", "show", "search", "trace", "cost", "models", "web"),
+    "Inspect": ("sessions", "show", "search", "embed", "similar", "trace", "cost", "models", "web"),
     "Store": ("export", "import", "handoff", "fork", "store"),
     "Set up": ("keys", "config", "mcp", "doctor", "plugins", "completion", "help", "version"),
     "Gateway": ("serve", "run"),
@@ -420,6 +420,8 @@ for _command in (
     store_commands.sessions,
     store_commands.fork,
     store_commands.search,
+    store_commands.embed,
+    store_commands.similar,
     store_commands.export,
     store_commands.import_session,
     store_commands.handoff,

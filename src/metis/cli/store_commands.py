@@ -137,6 +137,53 @@ def search(words: tuple[str, ...], store: str | None, session: str | None, limit
 
 
 @click.command()
+@STORE
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="Embedding model: an id, or `sim`.",
+)
+@click.option("--dry-run", "is_dry_run", is_flag=True, help="Only count what would be sent.")
+@click.option("--clear", "is_cleared", is_flag=True, help="Delete the vectors instead.")
+def embed(store: str | None, model: str | None, *, is_dry_run: bool, is_cleared: bool) -> int:
+    """Compute embeddings of all messages, so that `metis similar` finds them by meaning.
+
+    The text of questions and answers is sent to the embedding model; results of tools are not. The
+    next run sends only what is new. The vectors are in a file beside the SQLite store.
+    """
+    from metis.cli.embeddings import embed_messages
+
+    return embed_messages(store, model, is_dry_run=is_dry_run, is_cleared=is_cleared)
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True)
+@STORE
+@click.option("-m", "--model", metavar="MODEL", help="Embedding model; default: as embedded.")
+@click.option("--session", metavar="SESSION", help="Search in one session only.")
+@click.option("--limit", default=10, show_default=True, help="Maximum number of messages.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def similar(  # noqa: PLR0913 - one parameter an option
+    words: tuple[str, ...],
+    store: str | None,
+    model: str | None,
+    session: str | None,
+    limit: int,
+    *,
+    as_json: bool,
+) -> int:
+    """Search all conversations by meaning; `metis embed` prepares it.
+
+    Each line has a session, the similarity (1 is the same) and the text. Exits with 1 if there is
+    nothing.
+    """
+    from metis.cli.embeddings import print_similar
+
+    return print_similar(store, " ".join(words), model, session, limit, as_json=as_json)
+
+
+@click.command()
 @SESSION
 @STORE
 @click.option(

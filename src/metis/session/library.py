@@ -5,7 +5,7 @@ import importlib
 import logging
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -17,7 +17,13 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from metis import adapters
-from metis.canonical.errors import InvalidValueError, StoreClosedError, UnknownModelError
+from metis.adapters.embeddings import MAX_TEXTS, Embeddings, embedding_path
+from metis.canonical.errors import (
+    AuthenticationError,
+    InvalidValueError,
+    StoreClosedError,
+    UnknownModelError,
+)
 from metis.catalog.tables import preload_tables
 from metis.events.turn_events import SessionCreated, SessionResumed
 from metis.routing import RULES_PATH, Availability, Policy, Router, RulesFile, Scope, Tier
@@ -286,6 +292,30 @@ class Metis:
             setup.store, record.id, entries, pinned_model=record.active_model
         )
         return self._open_session(conversation, self._system_prompt(""))
+
+    async def embed(
+        self, texts: Sequence[str], *, model: str, is_query: bool = False
+    ) -> Embeddings:
+        """Return the vectors of texts, such as those of `openai:text-embedding-3-small`.
+
+        Args:
+            texts: any number; they are sent in several requests if need be.
+            model: an embedding model by id, such as `ollama:nomic-embed-text`.
+            is_query: whether other texts are compared with these; some models embed both in
+                different ways.
+        """
+        setup = self._opened()
+        resolved = setup.models.get(model)
+        name, vectors, tokens = resolved.adapter.wire_model(resolved.id), list[Sequence[float]](), 0
+        embedding_path(resolved.adapter.profile, name)  # raises before a key is missed in vain
+        if not setup.models.is_available(resolved.provider):
+            raise AuthenticationError(missing_key(resolved.provider), provider=resolved.provider)
+        for start in range(0, len(texts), MAX_TEXTS):
+            batch = texts[start : start + MAX_TEXTS]
+            part = await setup.transport.embed(resolved.adapter, name, batch, is_query=is_query)
+            vectors += part.vectors
+            tokens += part.input_tokens
+        return Embeddings(vectors=tuple(vectors), model=resolved.id, input_tokens=tokens)
 
     async def sessions(self, limit: int = 100) -> list[SessionRecord]:
         """Return the sessions that changed last, newest first."""

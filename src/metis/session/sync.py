@@ -1,10 +1,11 @@
 """Synchronous sessions for scripts: the async ones, run by an event loop in a thread."""
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from decimal import Decimal
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+from metis.adapters.embeddings import Embeddings
 from metis.canonical.blocks import ContentBlock
 from metis.deprecation import renamed_parameters
 from metis.session.events import TurnEvent
@@ -164,6 +165,10 @@ class SyncMetis:
     def resume(self, session_id: str) -> SyncSession:
         """Return a stored session."""
         return SyncSession(self._opened().run(self._metis.resume(session_id)), self._opened())
+
+    def embed(self, texts: Sequence[str], *, model: str, is_query: bool = False) -> Embeddings:
+        """Return the vectors of texts; `Metis.embed` describes the arguments."""
+        return self._opened().run(self._metis.embed(texts, model=model, is_query=is_query))
 
     def sessions(self, limit: int = 100) -> list[SessionRecord]:
         """Return the sessions that changed last, newest first."""

@@ -130,6 +130,13 @@ _ROWS = (
         example='["npx", "-y", "@modelcontextprotocol/server-filesystem", "."]',
     ),
     Setting(
+        name="embedding_model",
+        kind=str,
+        variable="METIS_EMBEDDING_MODEL",
+        description="The model of `metis embed` and `metis similar`.",
+        example='"openai:text-embedding-3-small"',
+    ),
+    Setting(
         name="theme",
         kind=ThemeName,
         variable="METIS_THEME",
@@ -268,6 +275,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     base_urls: Mapping[str, str] = {}
     model_tools: Mapping[str, bool] = {}
     mcp: Mapping[str, tuple[str, ...]] = {}
+    embedding_model: str | None = None
     theme: ThemeName = "auto"
     record_bytes: bool = True
     notify_after_s: int = 30

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidRequestError, MetisError, ProviderError
 from metis.sim import faults
+from metis.sim.embeddings import embed
 from metis.sim.encode_reply import (
     encode_error,
     encode_message,
@@ -100,7 +101,8 @@ class Service:
     def _reply(self, http_request: HttpRequest) -> HttpReply:
         match = match_path(http_request.path) if http_request.method == "POST" else None
         if match is None:
-            return encode_model_list(http_request)
+            vectors = embed(http_request) if http_request.method == "POST" else None
+            return vectors or encode_model_list(http_request)
         # Headers are left out: clients send ids and times in them.
         seed = RequestSeed(http_request.path.encode(), http_request.body)
         try:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from metis.canonical.errors import (
@@ -33,6 +33,9 @@ from metis.store.sqlite import CACHE_BYTES, SqliteDatabase
 from metis.store.tables import UnmatchedResultError
 from metis.store.wire_bodies import BodyPacker
 from metis.store.writer import FunctionJob, WriteJob, Writer
+
+if TYPE_CHECKING:
+    from metis.store.vectors import VectorIndex
 
 T = TypeVar("T")
 log = logging.getLogger("metis.store")
@@ -221,6 +224,18 @@ class StoreConnection:
                 return run()
 
         return await self._in_thread(run_again)
+
+    async def vectors(self) -> "VectorIndex":
+        """Return the vectors of messages, by embedding model; its methods block.
+
+        Raises:
+            StoreError: this is no SQLite store, or it cannot be written.
+        """
+        database = self._database
+        if not isinstance(database, SqliteDatabase):
+            hint = "name one with --store, or use the vectors of PostgreSQL itself"
+            raise StoreError("embeddings of messages need a SQLite store", hint=hint)
+        return await self._in_thread(database.vectors)
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         if self._is_closed:

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from metis.canonical.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from metis.store.database import (
@@ -43,6 +43,9 @@ from metis.store.sqlite_file import (
     store_error,
     translate_errors,
 )
+
+if TYPE_CHECKING:
+    from metis.store.vectors import VectorIndex
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -127,6 +130,7 @@ class SqliteDatabase:
         self._checkpointer: sqlite3.Connection | None = None
         self._lock_file: int | None = None
         self._search: SqliteSearch | None = None
+        self._vectors: VectorIndex | None = None
         self._read_only: ReadOnlyFile | None = None
         check_file(path, newest_schema(DIALECT))
         with translate_errors(self.name):
@@ -374,14 +378,21 @@ class SqliteDatabase:
             copy.execute("PRAGMA journal_mode = DELETE")
 
     def erase(self, session_ids: Sequence[str]) -> None:
-        """Delete sessions with everything in them, also from the search index."""
-        index = self.index()
+        """Delete sessions with everything in them, also from the search indexes."""
+        index, vectors = self.index(), self._stored_vectors()
+
+        def remove(_: Transaction) -> None:
+            newest = self._erase(session_ids)
+            index.remove_sessions(session_ids, newest)
+            if vectors is not None:
+                vectors.remove_sessions(session_ids, newest)
+
         with self._lock, translate_errors(self.name):
             # Foreign keys are off meanwhile: SQLite would scan all tool calls for each message.
             self._writer.execute("PRAGMA foreign_keys = OFF")
             try:
                 self._begin()
-                self._finish(lambda _: index.remove_sessions(session_ids, self._erase(session_ids)))
+                self._finish(remove)
             finally:
                 self._data_version = None
                 self._writer.execute("PRAGMA foreign_keys = ON")
@@ -396,11 +407,13 @@ class SqliteDatabase:
 
     def purge(self) -> None:
         """Rewrite the file without deleted rows, and empty the log."""
-        index = self.index()
+        index, vectors = self.index(), self._stored_vectors()
         with self._checkpoint_lock, self._lock, translate_errors(self.name):
             self._writer.execute("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         index.clear()
+        if vectors is not None:
+            vectors.purge()  # not cleared: to make them again costs money
 
     def index(self) -> SqliteSearch:
         """Return the search index: a file of its own beside this one."""
@@ -410,10 +423,26 @@ class SqliteDatabase:
             self._search = SqliteSearch(path, self.read)
         return self._search
 
+    def vectors(self) -> "VectorIndex":
+        """Return the index of vectors: a file of its own beside this one."""
+        if self._vectors is None:
+            if self._read_only is not None:
+                raise StoreReadOnlyError(f"{self.name} cannot be written, and so not be embedded")
+            # Loaded here: only the commands on embeddings need it.
+            from metis.store.vectors import VectorIndex  # noqa: PLC0415
+
+            self._vectors = VectorIndex(Path(f"{self.name}-vectors"), self.read)
+        return self._vectors
+
+    def _stored_vectors(self) -> "VectorIndex | None":
+        """Return the index of vectors if there is one."""
+        return self.vectors() if Path(f"{self.name}-vectors").exists() else None
+
     def close(self) -> None:
         """Checkpoint the log and close every connection."""
-        if self._search is not None:
-            self._search.close()
+        for index in (self._search, self._vectors):
+            if index is not None:
+                index.close()
         with self._checkpoint_lock, self._lock:
             with suppress(sqlite3.Error):
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")

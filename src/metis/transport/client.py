@@ -5,12 +5,12 @@ import importlib
 import io
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.adapter import Adapter
+from metis.adapters.embeddings import Embeddings, decode_embeddings, embedding_request
 from metis.adapters.reported_cost import cost_request, with_reported_cost
 from metis.canonical.errors import (
     AuthenticationError,
@@ -39,7 +40,7 @@ from metis.streaming import (
     ToolUseStart,
 )
 from metis.transport.concealment import hide_key, safe_text
-from metis.transport.keys import Keys
+from metis.transport.keys import Keys, key_headers, with_key_hint
 from metis.transport.response import (
     ACCEPTED_ENCODINGS,
     LARGE_BYTES,
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 log = logging.getLogger("metis.transport")
+
+T = TypeVar("T")
 
 _CHUNK_BYTES = 1024 * 1024
 _MAX_TAIL_BYTES = 65_536
@@ -162,6 +165,34 @@ class Transport:
         on_failure: OnFailure | None = None,
     ) -> Message:
         """Return the message that answers a request; transient failures are retried."""
+        return await self._complete(adapter, request, context, _decode, on_failure)
+
+    async def embed(
+        self, adapter: Adapter, model: str, texts: Sequence[str], *, is_query: bool = False
+    ) -> Embeddings:
+        """Return the vectors of texts, at most `MAX_TEXTS`; transient failures are retried.
+
+        Raises:
+            InvalidValueError: the provider has no embeddings, or the texts cannot be embedded.
+            ProviderError: the call failed.
+        """
+        request = embedding_request(adapter.profile, model, texts, is_query=is_query)
+
+        async def read(_: Adapter, body: bytes, *__: object) -> Embeddings:
+            decode = partial(decode_embeddings, adapter.profile, model, body, len(texts))
+            return await run_outside(decode) if len(body) > LARGE_BYTES else decode()
+
+        context = adapter.complete_context(RequestContext(session_id="embeddings"))
+        return await self._complete(adapter, request, context, read)
+
+    async def _complete(
+        self,
+        adapter: Adapter,
+        request: WireRequest,
+        context: RequestContext,
+        read: "Callable[[Adapter, bytes, RequestContext, aiohttp.ClientResponse], Awaitable[T]]",
+        on_failure: OnFailure | None = None,
+    ) -> T:
         context = replace(context, limits=self._limits.response)
         attempt = 1
         while True:
@@ -173,7 +204,7 @@ class Transport:
                     context = replace(context, status=response.status)
                     check_redirect(response, adapter.name)
                     if response.status >= FIRST_ERROR_STATUS:
-                        return await raise_error(adapter, response, context)
+                        await raise_error(adapter, response, context)
                     most = self._limits.response_bytes
                     body = await read_response(adapter, response, context, most)
                     if context.received is not None:
@@ -181,7 +212,7 @@ class Transport:
                         context.received.add(body)
                     latency_ms = round((time.monotonic() - start) * 1000)
                     context = replace(context, latency_ms=latency_ms)
-                    return await _decode(adapter, body, context, response)
+                    return await read(adapter, body, context, response)
             except call_failures() as failure:
                 error = provider_error(failure, adapter.name, has_begun=has_begun)
                 await self._wait(error, attempt, call, on_failure)
@@ -361,7 +392,7 @@ class Transport:
                 now=datetime.now(UTC),
             )
         elif key is not None:
-            headers |= _key_headers(call, key)
+            headers |= key_headers(profile, key)
         if login is not None:
             if any(name.lower() == "authorization" for name in headers):
                 text = "its base URL has a login, but the key needs the same header: remove one"
@@ -423,7 +454,7 @@ class Transport:
             if attempt < self._retry.attempts and self.keys.has_available(adapter.profile):
                 delay = 0.0
         if isinstance(error, AuthenticationError) and key is None:
-            error = _with_key_hint(error, adapter)
+            error = with_key_hint(error, adapter.profile)
         if on_failure is not None:
             await on_failure(error, attempt, delay)
         if delay is None:
@@ -451,15 +482,6 @@ async def _decode(
     return decode(adapter, body, context, response)
 
 
-def _key_headers(call: _Call, key: str) -> dict[str, str]:
-    headers = call.adapter.profile.auth.headers(key)
-    # A line break would end the header; aiohttp refuses it with an error that repeats the key.
-    if not key.isascii() or not key.isprintable():
-        text = "the key has a character that no key has, such as a line break"
-        raise AuthenticationError(text, provider=call.adapter.name)
-    return headers
-
-
 def environment_proxy(url: str) -> tuple[str | None, str | None]:
     """Return the proxy that the environment names for a URL, and the login for the proxy."""
     parts = urlsplit(url)
@@ -479,17 +501,3 @@ def _timed(event: MessageComplete, start: float) -> MessageComplete:
     usage = replace(metadata.usage, latency_ms=round((time.monotonic() - start) * 1000))
     message = replace(event.message, metadata=replace(metadata, usage=usage))
     return replace(event, message=message)
-
-
-def _with_key_hint(error: AuthenticationError, adapter: Adapter) -> AuthenticationError:
-    """Add to an error how to provide a key, since none was sent."""
-    variable = adapter.profile.auth.variable
-    hint = f"; set {variable}" if variable else ""
-    return AuthenticationError(
-        f"{error.text} (no key for {adapter.name} was found{hint})",
-        provider=error.provider,
-        status=error.status,
-        code=error.code,
-        kind=error.kind,
-        request_id=error.request_id,
-    )

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from metis import adapters
 from metis.adapters.profile import Profile
-from metis.canonical.errors import KeyFileError
+from metis.canonical.errors import AuthenticationError, KeyFileError
 
 AWS_KEY_PAIR = "$AWS_ACCESS_KEY_ID"
 """The source of AWS credentials, which many people have for other purposes than models."""
@@ -142,3 +142,31 @@ def _from_keyring(name: str) -> str | None:
         return keyring.get_password("metis", name)
     except Exception:  # noqa: BLE001 - a keyring that is locked or absent means no key, whatever it raises
         return None
+
+
+def key_headers(profile: Profile, key: str) -> dict[str, str]:
+    """Return the headers that carry a key.
+
+    Raises:
+        AuthenticationError: the key cannot be sent.
+    """
+    headers = profile.auth.headers(key)
+    # A line break would end the header; aiohttp refuses it with an error that repeats the key.
+    if not key.isascii() or not key.isprintable():
+        text = "the key has a character that no key has, such as a line break"
+        raise AuthenticationError(text, provider=profile.name)
+    return headers
+
+
+def with_key_hint(error: AuthenticationError, profile: Profile) -> AuthenticationError:
+    """Add to an error how to provide a key, since none was sent."""
+    variable = profile.auth.variable
+    hint = f"; set {variable}" if variable else ""
+    return AuthenticationError(
+        f"{error.text} (no key for {profile.name} was found{hint})",
+        provider=error.provider,
+        status=error.status,
+        code=error.code,
+        kind=error.kind,
+        request_id=error.request_id,
+    )

@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from urllib.parse import urljoin
 
 import msgspec
@@ -194,15 +194,17 @@ def _readable_block(block: ContentBlock) -> ContentBlock:
 
 async def raise_error(
     adapter: Adapter, response: "aiohttp.ClientResponse", context: RequestContext
-) -> Message:
+) -> NoReturn:
     """Read the body of an error and raise it; of a long body only the beginning is read."""
     body, is_whole = await _read(response, MAX_ERROR_BYTES)
     try:
-        return decode(adapter, body, context, response)
+        decode(adapter, body, context, response)
     except ProviderError as error:
         if not is_whole:
             error.is_retryable = False
         raise
+    # No protocol decodes a body with such a status; if one did, it would still be an error.
+    raise OtherProviderError("the call failed", provider=adapter.name, status=response.status)
 
 
 async def _read(response: "aiohttp.ClientResponse", max_bytes: int) -> tuple[bytes, bool]:
