@@ -193,6 +193,20 @@ def test_price_fills_in_cost_and_version_only() -> None:
     assert after == replace(before, cost_usd=Decimal("0.000654"), pricing_version=FIRST)
 
 
+@pytest.mark.parametrize("model", ["openai:gpt-4o", "anthropic:claude-sonnet-4-5"])
+@pytest.mark.parametrize("tier", [None, "priority", "batch"])
+def test_price_is_the_amount_of_cost(model: str, tier: str | None) -> None:
+    for counts in ((0, 0), (7, 3), (250_000, 12_345)):
+        one = usage(*counts, cached_input_tokens=31, service_tier=tier)
+        one = replace(one, server_tool_requests={"web_search": 2})
+        for day in (1, 1, 9):  # the second look-up of a day is one of the cache
+            at = datetime(2026, 11, day, 12, tzinfo=UTC)
+            amount = cost(one, model, at)
+            priced = price(one, model, at)
+            assert (priced.cost_usd, priced.pricing_version) == (amount, amount.pricing_version)
+            assert format(priced.cost_usd, "f") == str(amount)
+
+
 @pytest.mark.row("M-183", "M-190")
 @pytest.mark.parametrize(
     ("at", "version", "dollars"),

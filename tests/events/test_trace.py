@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from happenings import START, every_event, recording_bus, run_turn
 from metis.canonical.errors import EventError, InvalidEventError
@@ -190,3 +191,33 @@ async def test_many_appends_at_once_lose_nothing(tmp_path: Path) -> None:
         await asyncio.gather(*(trace.append(emitted[n : n + 9]) for n in range(0, len(emitted), 9)))
         assert await trace.select(EventQuery()) == emitted
     assert threading.active_count() < 50
+
+
+async def test_a_file_that_another_program_writes_does_not_stop_the_loop(tmp_path: Path) -> None:
+    path = tmp_path / "trace.db"
+    events = every_event()
+    with closing(SqliteTrace(path)) as trace, closing(sqlite3.connect(path)) as other:
+        await trace.append(events[:1])
+        other.execute("BEGIN IMMEDIATE")
+        appending = asyncio.create_task(trace.append(events[1:]))
+        # The task waits in a thread: these turns of the loop would not come if it waited here.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not appending.done()
+        other.execute("COMMIT")
+        await appending
+        assert len(await trace.select(EventQuery())) == len(events)
+
+
+async def test_the_log_of_a_file_goes_into_it_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metis.events.trace._CHECKPOINT_ROWS", 10)
+    path = tmp_path / "trace.db"
+    ids, (event, *_) = UlidSource(), every_event()
+    with closing(SqliteTrace(path)) as trace:
+        empty = path.stat().st_size
+        for _ in range(60):
+            await trace.append([structs.replace(event, id=ids.mint())])
+        assert path.stat().st_size > empty
+        assert len(await trace.select(EventQuery())) == 60

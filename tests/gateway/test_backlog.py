@@ -15,7 +15,7 @@ from metis.gateway.exchange import Exchange
 from metis.gateway.exchange_queue import WaitingExchanges
 from metis.gateway.placement import Planner
 from metis.gateway.recorder import Recorder
-from metis.gateway.stored_exchange import priced_response, resolved_model
+from metis.gateway.stored_exchange import decoded_response, priced_response, resolved_model
 from metis.session.models import Models
 from metis.store import Store
 from metis.store import open as open_store
@@ -205,7 +205,9 @@ async def test_a_decoded_response_comes_back_from_a_file(tmp_path: Path, store: 
     models = Models()
     model = resolved_model(exchange, models)
     assert model is not None
-    exchange.response = priced_response(exchange, models, model).message
+    response = decoded_response(exchange, model)
+    assert response is not None
+    exchange.response = priced_response(exchange, response, models, model).message
     exchange.response_parts = []
     assert exchange.response is not None
     backlog = Backlog(tmp_path / "more", "sqlite:///x")

@@ -23,7 +23,14 @@ from metis.catalog.tables import added_price_tables, catalog, price_table, prici
 _shipped_prices = cache(price_table)
 # What providers report for the standard tier: OpenAI `default` or `auto`, Groq `on_demand`,
 # Anthropic `standard`.
+_COUNTS = (
+    *("input_tokens", "cached_input_tokens", "cache_creation_input_tokens"),
+    *("cache_creation_1h_input_tokens", "output_tokens"),
+)
 _STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard"))
+
+
+_ZERO = Decimal(0)
 
 
 class Cost(Decimal):
@@ -74,12 +81,7 @@ def cost(
     Without a table, the newest one dated up to `at` that has the model is used, else the oldest
     later one. Without `at`, the rates are those in force on the date of the table.
     """
-    _refuse_negative(usage)
-    # Price periods and peak hours are defined in UTC.
-    if at is not None and at.utcoffset() is None:
-        raise InvalidValueError("a time must have a zone", path="$.at")
-    chosen, model_id = _choose_table(model, at, table)
-    period = chosen.prices(model_id).period_on(chosen.dated_on if at is None else _day(at))
+    chosen, model_id, period = _period(usage, model, at, table)
     tariff, notes = _tariff(period, usage.service_tier, at)
     # Exact arithmetic: an amount that would have to be rounded is an error.
     with localcontext(EXACT_CONTEXT):
@@ -99,8 +101,28 @@ def price(
     usage: Usage, model: str, at: datetime | None = None, *, table: PriceTable | None = None
 ) -> Usage:
     """Return a usage with its cost and the version of the price table."""
-    amount = cost(usage, model, at, table=table)
-    return replace(usage, cost_usd=Decimal(amount), pricing_version=amount.pricing_version)
+    chosen, _, period = _period(usage, model, at, table)
+    tariff, _ = _tariff(period, usage.service_tier, at)
+    # The sum of `cost` without its breakdown, which nobody reads after each response.
+    with localcontext(EXACT_CONTEXT):
+        amount = sum(_token_parts(usage, tariff).values(), _ZERO)
+        if usage.server_tool_requests:
+            amount = sum(_tool_parts(usage, period)[0].values(), amount)
+        amount = _shortest(amount)
+    return replace(usage, cost_usd=amount, pricing_version=chosen.pricing_version)
+
+
+def _period(
+    usage: Usage, model: str, at: datetime | None, table: PriceTable | None
+) -> tuple[PriceTable, str, Period]:
+    """Return the table to use, the canonical id of the model in it, and its rates at a time."""
+    _refuse_negative(usage)
+    # Price periods and peak hours are defined in UTC.
+    if at is not None and at.utcoffset() is None:
+        raise InvalidValueError("a time must have a zone", path="$.at")
+    day = None if at is None else _day(at)
+    chosen, model_id = _choose_table(model, day, table)
+    return chosen, model_id, chosen.prices(model_id).period_on(day or chosen.dated_on)
 
 
 class RepricedMessage(Struct, frozen=True, kw_only=True):
@@ -204,26 +226,20 @@ def _total(amounts: Iterable[Decimal]) -> Decimal:
 
 
 def _refuse_negative(usage: Usage) -> None:
-    counts = {
-        "input_tokens": usage.input_tokens,
-        "cached_input_tokens": usage.cached_input_tokens,
-        "cache_creation_input_tokens": usage.cache_creation_input_tokens,
-        "cache_creation_1h_input_tokens": usage.cache_creation_1h_input_tokens,
-        "output_tokens": usage.output_tokens,
-        **{f"server_tool_requests.{k}": n for k, n in (usage.server_tool_requests or {}).items()},
-    }
-    for name, count in counts.items():
+    for name in _COUNTS:
+        if getattr(usage, name) < 0:
+            raise InvalidValueError(f"{getattr(usage, name)} is not a count", path=f"$.{name}")
+    for tool, count in (usage.server_tool_requests or {}).items():
         if count < 0:
-            raise InvalidValueError(f"{count} is not a count", path=f"$.{name}")
+            path = f"$.server_tool_requests.{tool}"
+            raise InvalidValueError(f"{count} is not a count", path=path)
 
 
-def _choose_table(
-    model: str, at: datetime | None, table: PriceTable | None
-) -> tuple[PriceTable, str]:
+def _choose_table(model: str, day: date | None, table: PriceTable | None) -> tuple[PriceTable, str]:
     """Return the table to use, and the canonical id of the model in it."""
     if table is not None:
         return table, _canonical_id(model, table)
-    version, model_id = _shipped_choice(model, None if at is None else _day(at))
+    version, model_id = _shipped_choice(model, day)
     if version is not None:
         return _shipped_prices(version), model_id
     # Plugins price what no table of metis does.

@@ -8,6 +8,7 @@ type says otherwise: a reference to a person or thing (`UserRef`), which a pseud
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -58,11 +59,18 @@ class Payload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse amounts of money that are not numbers, also when decoding."""
-        for name in self.__struct_fields__:
+        for name in _money_fields(type(self)):
             value = getattr(self, name)
             # NaN would make every later sum NaN, and JSON has no spelling for it.
             if type(value) is Decimal and not value.is_finite():
                 raise InvalidEventError(f"{value} is not an amount of money", path=f"$.{name}")
+
+
+@cache
+def _money_fields(payload: type[Payload]) -> tuple[str, ...]:
+    """Return the fields that hold amounts, so that each event looks at no others."""
+    hints = get_type_hints(payload)
+    return tuple(name for name in payload.__struct_fields__ if "Decimal" in str(hints[name]))
 
 
 class EventType(Struct, frozen=True, kw_only=True):

@@ -50,6 +50,10 @@ _INSERT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _WAIT_S = 5.0
+_MAX_ROWS_HERE = 64
+"""How many rows are inserted in the caller's thread: about half a millisecond."""
+_CHECKPOINT_ROWS = 4000
+"""After how many rows the write-ahead log goes into the file: some four megabytes."""
 
 
 class EventQuery(Struct, frozen=True, kw_only=True):
@@ -148,6 +152,7 @@ class SqliteTrace:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._read_only: ReadOnlyFile | None = None
+        self._rows_in_log = 0
         try:
             if is_read_only(path):
                 self._read_only = ReadOnlyFile(path, newest_version=USER_VERSION)
@@ -180,6 +185,8 @@ class SqliteTrace:
             # Readers such as `metis trace` must not block the session that writes.
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = NORMAL")
+            # A checkpoint waits for the disk, so that only the thread makes one.
+            run("PRAGMA wal_autocheckpoint = 0")
             self._connection.executescript(_SCHEMA)
             run(f"PRAGMA user_version = {USER_VERSION}")
         except sqlite3.DatabaseError as error:
@@ -194,7 +201,8 @@ class SqliteTrace:
     async def append(self, events: Sequence[Event], /) -> None:
         """Store events; an id that exists already is stored once."""
         rows = [_row(event) for event in events]
-        await asyncio.to_thread(self._insert, rows)
+        if not self._insert_here(rows):
+            await asyncio.to_thread(self._insert, rows)
 
     async def select(self, query: EventQuery, /) -> list[Event]:
         """Return the events that match a query."""
@@ -208,15 +216,48 @@ class SqliteTrace:
         """Delete older events, except those of audit types."""
         return await asyncio.to_thread(self._sweep, _microseconds(before), dry_run=dry_run)
 
+    def _insert_here(self, rows: list[tuple[Any, ...]]) -> bool:
+        """Insert few rows in this thread; False if that could wait for the disk or a process.
+
+        A row takes ten microseconds, and waking a thread a hundred.
+        """
+        if len(rows) > _MAX_ROWS_HERE or self._rows_in_log + len(rows) > _CHECKPOINT_ROWS:
+            return False
+        if not self._lock.acquire(blocking=False):
+            return False
+        run = self._connection.execute
+        try:
+            run("PRAGMA busy_timeout = 0")
+            try:
+                run("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False  # the thread waits, or says what is wrong
+            finally:
+                run(f"PRAGMA busy_timeout = {_WAIT_S * 1000:.0f}")
+            self._write(rows)
+        finally:
+            self._lock.release()
+        return True
+
     def _insert(self, rows: list[tuple[Any, ...]]) -> None:
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._connection.executemany(_INSERT, rows)
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+            self._write(rows)
+            if self._rows_in_log > _CHECKPOINT_ROWS:
+                self._rows_in_log = 0
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _write(self, rows: list[tuple[Any, ...]]) -> None:
+        """Insert rows and end the transaction."""
+        run = self._connection.execute
+        try:
+            self._connection.executemany(_INSERT, rows)
+            run("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                run("ROLLBACK")
+            raise
+        self._rows_in_log += len(rows)
 
     def _fetch(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self._lock:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from metis import adapters
 from metis.adapters.adapter import Adapter
@@ -33,6 +34,7 @@ from metis.canonical.errors import (
     UnknownSessionError,
 )
 from metis.canonical.ids import new_session_id
+from metis.canonical.message import Message
 from metis.events import Actor, Bus, SqliteTrace, subscribe_hooks
 from metis.gateway.client_sessions import (
     MAIN,
@@ -50,13 +52,14 @@ from metis.gateway.placement import PlannedExchange, Planner, resolve, spooled_e
 from metis.gateway.stored_exchange import (
     Priced,
     call_event,
+    decoded_response,
     exchange_record,
     priced_response,
     resolved_model,
     wire_body,
 )
 from metis.session.events import Trace
-from metis.session.models import Models
+from metis.session.models import Models, ResolvedModel
 from metis.store import Store
 from metis.store.exchanges import HistoryEnd
 from metis.wire.call import CanonicalRequest, RequestContext
@@ -69,12 +72,13 @@ so that equal histories have equal upstream bytes. Stored messages have the ids 
 _COLLECT_S = 0.05
 _RETRY_S = 0.5
 _SEARCH_S = 2.0
-_MAX_BATCH, _MAX_BATCH_BYTES = 64, 1024 * 1024
-"""How many planned exchanges, and bytes of them, are stored in one transaction."""
+_MAX_BATCH, _MAX_BATCH_BYTES = 24, 64 * 1024
+"""How many planned exchanges, and bytes of them, are stored in one transaction: so few that it
+takes two milliseconds, and is not handed to another thread that would compete with the answers."""
+_PLANNED_TOGETHER, _PLANNED_BYTES = 24, 256 * 1024
+"""How many exchanges, and bytes of them, go through each step of the plan together."""
 _MAX_PLANNED_S = 0.2
 """How long planned exchanges wait for others that share their commit."""
-_SLICE_S, _MAX_SLICE_S = 0.001, 0.02
-"""How long exchanges are planned before answers get their turn; more if their turn took longer."""
 _BUSY_S = 0.0003
 """A turn of the event loop that takes longer had answers to write."""
 _BUSY_PAUSE = 6
@@ -86,6 +90,18 @@ _MAX_SEARCHED = 2000
 _MAX_ATTEMPT = 2
 _AWAY = (StoreUnavailableError, StoreFullError, StoreLockedError)
 _CONFLICTS = (InvalidMessageError, UnknownSessionError, UnknownMessageError)
+
+
+class _Draft(Struct):
+    """An exchange on its way to a plan, with what each step adds."""
+
+    waiting: Waiting
+    exchange: Exchange
+    model: ResolvedModel | None = None
+    response: Message | None = None
+    priced: Priced = Priced(None, None)
+    record: bytes = b""
+    is_failed: bool = False
 
 
 class Recorder:
@@ -113,6 +129,7 @@ class Recorder:
         self._planner = Planner(self._joiner)
         self._waiting = WaitingExchanges() if waiting is None else waiting
         self._planned: deque[tuple[Waiting, PlannedExchange]] = deque()
+        self._planned_bytes = 0
         self._planned_since = 0.0
         self._recent = RecentExchanges()
         self._wake = asyncio.Event()
@@ -198,8 +215,8 @@ class Recorder:
         scope = scope_of(exchange, client_session(exchange.headers, request))
         digests = self._joiner.chain(request.messages).digests
         before = len(self._planned)
-        for waiting, parent in self._waiting.take_parents(scope, digests):
-            self._plan_one(waiting, parent)
+        parents = self._waiting.take_parents(scope, digests)
+        self._plan_together([_Draft(waiting, parent) for waiting, parent in parents])
         return len(self._planned) > before
 
     async def search(self, exchange: Exchange) -> None:
@@ -306,10 +323,9 @@ class Recorder:
 
     async def _store_waiting(self) -> None:
         """Plan and store what waits, in short slices: answers come first."""
-        slice_s = _SLICE_S
         while len(self._waiting) and not self._is_closing:
             start = time.perf_counter()
-            await self._plan_slice(slice_s)
+            await self._plan_next()
             is_due = time.monotonic() - self._planned_since > _MAX_PLANNED_S
             if is_due or self._is_batch_full:
                 await self._store_planned()
@@ -318,31 +334,30 @@ class Recorder:
             await asyncio.sleep(0)
             # What a whole turn of the loop took beside this task is what it does for answers.
             turn = time.perf_counter() - start - used
-            slice_s = _SLICE_S
             if turn > _BUSY_S:
-                slice_s = min(max(_SLICE_S, turn / _BUSY_PAUSE), _MAX_SLICE_S)
                 await asyncio.sleep(max(0.0, _BUSY_PAUSE * used - turn))
         await self._store_planned()
         self._waiting.save_old()
 
-    @property
-    def _is_batch_full(self) -> bool:
-        planned = self._planned
-        if len(planned) >= _MAX_BATCH:
-            return True
-        return sum(waiting.size for waiting, _ in planned) >= _MAX_BATCH_BYTES
-
-    async def _plan_slice(self, seconds: float) -> None:
-        """Plan exchanges for a short time, at least one."""
-        end = time.perf_counter() + seconds
-        while (next_one := self._waiting.take()) is not None:
+    async def _plan_next(self) -> None:
+        """Plan the exchanges that have waited longest, a few together."""
+        batch: list[_Draft] = []
+        size = 0
+        while len(batch) < _PLANNED_TOGETHER and size < _PLANNED_BYTES:
+            next_one = self._waiting.take()
+            if next_one is None:
+                break
             waiting, exchange = next_one
             if waiting.is_adopted and await self._is_stored(exchange):
                 self._waiting.release(waiting)
                 continue
-            self._plan_one(waiting, exchange)
-            if time.perf_counter() > end or self._is_batch_full:
-                return
+            batch.append(_Draft(waiting, exchange))
+            size += waiting.size
+        self._plan_together(batch)
+
+    @property
+    def _is_batch_full(self) -> bool:
+        return len(self._planned) >= _MAX_BATCH or self._planned_bytes >= _MAX_BATCH_BYTES
 
     async def _is_stored(self, exchange: Exchange) -> bool:
         """Whether the process that saved an exchange has stored it before it died."""
@@ -352,25 +367,45 @@ class Recorder:
         except StoreError:
             return False
 
-    def _plan_one(self, waiting: Waiting, exchange: Exchange) -> None:
+    def _plan_together(self, batch: Sequence[_Draft]) -> None:
+        """Plan exchanges step by step: a step that runs for many in a row takes half the time.
+
+        All of it does not fit into the caches of a processor, beside what answers need.
+        """
         if not self._planned:
             self._planned_since = time.monotonic()
-        try:
-            self._planned.append((waiting, self._plan(exchange)))
-        except Exception:  # one exchange must not lose those behind it
-            log.exception("exchange %s could not be recorded", exchange.id)
-            self._counts["dropped"] += 1
-            self._waiting.release(waiting)
+        for step in (self._read_request, self._decode_response, self._price, self._plan):
+            for draft in batch:
+                if draft.is_failed:
+                    continue
+                try:
+                    step(draft)
+                except Exception:  # one exchange must not lose those behind it
+                    log.exception("exchange %s could not be recorded", draft.exchange.id)
+                    draft.is_failed = True
+                    self._counts["dropped"] += 1
+                    self._waiting.release(draft.waiting)
 
-    def _plan(self, exchange: Exchange) -> PlannedExchange:
+    def _read_request(self, draft: _Draft) -> None:
+        exchange = draft.exchange
         if exchange.kind == "chat" and exchange.request is None and exchange.request_body:
             exchange.request = self._read(exchange)
+
+    def _decode_response(self, draft: _Draft) -> None:
+        draft.model, draft.response = self._decoded(draft.exchange)
+
+    def _price(self, draft: _Draft) -> None:
+        draft.priced = self._priced(draft.exchange, draft.model, draft.response)
+        draft.record = exchange_record(draft.exchange, draft.priced.usage)
+
+    def _plan(self, draft: _Draft) -> None:
+        exchange = draft.exchange
         if exchange.request is not None and "join" not in exchange.facts:
             self._join(exchange, exchange.request)
-        priced = self.priced(exchange)
-        record = exchange_record(exchange, priced.usage)
-        exchange.facts = {**exchange.facts, "record": record}
-        return self._planner.plan(exchange, priced, record)
+        exchange.facts = {**exchange.facts, "record": draft.record}
+        planned = self._planner.plan(exchange, draft.priced, draft.record)
+        self._planned.append((draft.waiting, planned))
+        self._planned_bytes += planned.job.size
 
     def _emit(self, batch: Sequence[PlannedExchange]) -> None:
         """Emit the events of exchanges, many at once: the trace commits what came together."""
@@ -398,17 +433,27 @@ class Recorder:
 
     def priced(self, exchange: Exchange) -> Priced:
         """Return the response of an exchange with its cost."""
-        if exchange.kind == "other":
-            return Priced(None, exchange.usage)  # what passed calls used is read beside them
-        model = resolved_model(exchange, self._models)
+        return self._priced(exchange, *self._decoded(exchange))
+
+    def _decoded(self, exchange: Exchange) -> tuple[ResolvedModel | None, Message | None]:
+        """Return the model that answered, and its response."""
+        # What passed calls used is read beside them.
+        model = None if exchange.kind == "other" else resolved_model(exchange, self._models)
         if model is None:
-            return Priced(None, exchange.usage)
+            return None, None
         try:
-            return priced_response(exchange, self._models, model)
+            return model, decoded_response(exchange, model)
         except MetisError as error:
             self._counts["undecoded"] += 1
             log.warning("the response of %s could not be read: %s", exchange.id, error)
+            return model, None
+
+    def _priced(
+        self, exchange: Exchange, model: ResolvedModel | None, response: Message | None
+    ) -> Priced:
+        if model is None or response is None:
             return Priced(None, exchange.usage)
+        return priced_response(exchange, response, self._models, model)
 
     async def _store_planned(self) -> None:
         store = self._store
@@ -432,7 +477,9 @@ class Recorder:
             if bodies:
                 store.add_wire_bodies(list(map(wire_body, bodies)))
             for _ in batch:
-                self._waiting.release(self._planned.popleft()[0])
+                waiting, planned = self._planned.popleft()
+                self._planned_bytes -= planned.job.size
+                self._waiting.release(waiting)
             self._counts["stored"] += len(batch)
             if self._counts["spooled"]:
                 with suppress(StoreError):
@@ -481,7 +528,7 @@ class Recorder:
         end = time.monotonic() + _CLOSE_S
         with suppress(MetisError):
             while len(self._waiting) and time.monotonic() < end:
-                await self._plan_slice(_MAX_SLICE_S)
+                await self._plan_next()
                 if self._is_batch_full:
                     await self._store_planned()
             await self._store_planned()

@@ -129,11 +129,10 @@ def decoded_response(exchange: Exchange, model: ResolvedModel) -> Message | None
     )
 
 
-def priced_response(exchange: Exchange, models: Models, model: ResolvedModel) -> Priced:
+def priced_response(
+    exchange: Exchange, message: Message, models: Models, model: ResolvedModel
+) -> Priced:
     """Return the response with model, routing, status, usage and cost, as sessions store it."""
-    message = decoded_response(exchange, model)
-    if message is None:
-        return Priced(None, exchange.usage)
     metadata = message.metadata
     status = metadata.status
     if status is MessageStatus.PARTIAL:
@@ -261,13 +260,10 @@ def call_event(exchange: Exchange, priced: Priced, parent_session_id: str | None
     timings = exchange.timings
     if message is not None and message.metadata.status is MessageStatus.COMPLETE:
         first_ms = _since(timings.begin, timings.first_byte)
-        completed = llm_call_completed(
+        return llm_call_completed(
             message,
             first_chunk_ms=None if first_ms is None else round(first_ms),
             parent_session_id=parent_session_id,
-        )
-        return replace(
-            completed,
             inbound_shape=exchange.client_protocol,
             user_id=user_id,
             team_id=team_id,

@@ -260,9 +260,13 @@ def usage_totals(*usages: Usage) -> dict[str, Any]:
 
 
 def llm_call_completed(
-    response: Message, *, first_chunk_ms: int | None = None, parent_session_id: str | None = None
+    response: Message,
+    *,
+    first_chunk_ms: int | None = None,
+    parent_session_id: str | None = None,
+    **fields: Any,
 ) -> LlmCallCompleted:
-    """Return the payload for a response."""
+    """Return the payload for a response; `fields` are others of the payload."""
     metadata = response.metadata
     usage = metadata.usage
     if usage is None:
@@ -281,6 +285,7 @@ def llm_call_completed(
         parent_session_id=parent_session_id,
         produced_tool_calls=_count_blocks(response, ToolUseBlock),
         produced_thinking_blocks=_count_blocks(response, ThinkingBlock),
+        **fields,
     )
 
 
