@@ -74,7 +74,8 @@ LIMITS_INTRO = (
     "is a loss of the request. Too many tools, and messages of which nothing is left, raise "
     "`InvalidValueError` before anything is sent. A client of the provider itself gets its own "
     "values through, and the provider's own error. Of several rows for an option the first in "
-    "`catalog/data/limits.toml` applies. Names of tools and ids of calls are in the provider rows."
+    "`catalog/data/limits.toml` applies. Names of tools and ids of calls that do not match become "
+    "others that do, the same ones in every request."
 )
 OUTPUT_LIMIT_TEXT = (
     "Where the API requires an output limit and the caller states none, the model's maximum is "
@@ -218,6 +219,7 @@ def limit_text(rule: LimitRule) -> str:
         f"at most {rule.max_items}": rule.max_items is not None,
         f"{rule.max_length} characters each": rule.max_length is not None,
         f"keys of {rule.max_key_length} characters": rule.max_key_length is not None,
+        f"`{rule.pattern}`".replace("|", "\\|"): rule.pattern is not None,
         "none blank": rule.visible,
         "none empty": rule.not_empty,
     }

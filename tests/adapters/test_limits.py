@@ -14,7 +14,7 @@ from metis.catalog.limits import SHARED_LIMITS, LimitRule, read_limits
 from metis.catalog.tables import limit_table
 from metis.projection import Loss
 from metis.wire.call import AdapterOptions
-from metis.wire.json_access import maybe_object
+from metis.wire.json_access import maybe_list, maybe_object
 
 TABLE = limit_table()
 MODELS = {
@@ -247,3 +247,47 @@ def test_a_rule_holds_for_its_models_at_its_hosts_only() -> None:
     assert rule.applies_to("gemini", "gemini-3-pro")
     assert not rule.applies_to("gemini", "gemini-3-flash")
     assert not rule.applies_to("vertex", "gemini-3-pro")
+
+
+ODD_NAMES = ("1tool", "-tool", "a.b:c", "n" * 200, "名前", "has space", "files/read", ".")
+ODD_IDS = ("functions.Bash:0", "x" * 100, "名", "a b", "abc")
+
+
+def texts_at(wire: Any, keys: frozenset[str]) -> list[str]:
+    """Return all texts of a body under some keys."""
+    if isinstance(wire, list):
+        return [text for value in maybe_list(wire) for text in texts_at(value, keys)]
+    found: list[str] = []
+    for key, value in maybe_object(wire).items():
+        found += [value] if key in keys and isinstance(value, str) else texts_at(value, keys)
+    return found
+
+
+@pytest.mark.parametrize("host", adapters.names())
+def test_names_of_tools_and_ids_of_calls_become_those_that_the_host_accepts(host: str) -> None:
+    adapter = adapters.get(host)
+    tools = [ToolDefinition(name, "", {"type": "object"}, SideEffects.READ) for name in ODD_NAMES]
+    client = adapters.get("openai" if adapter.profile.protocol != "openai_chat" else "anthropic")
+    history: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
+    for wire_id, name in zip(ODD_IDS, ODD_NAMES, strict=False):
+        if client.name == "openai":
+            call = {"type": "function", "function": {"name": name, "arguments": "{}"}}
+            history.append({"role": "assistant", "tool_calls": [{"id": wire_id, **call}]})
+            history.append({"role": "tool", "tool_call_id": wire_id, "content": "1"})
+        else:
+            use: dict[str, Any] = {"type": "tool_use", "id": wire_id, "name": name, "input": {}}
+            result = {"type": "tool_result", "tool_use_id": wire_id, "content": "1"}
+            history.append({"role": "assistant", "content": [use]})
+            history.append({"role": "user", "content": [result]})
+    messages = client.from_wire_request({"messages": history, "max_tokens": 9}).messages
+    body = json.loads(adapter.preview(messages, tools).body)
+    again = json.loads(adapter.preview(messages, tools).body)
+    assert body == again
+    rules = TABLE.limits_for(host, adapter.profile.default_model)
+    names = texts_at(body, frozenset({"name", "tool_name"}))
+    assert len(set(names)) >= len(ODD_NAMES), "two tools must not get one name"
+    assert [name for name in names if not rules["tool_name"].accepts(name)] == []
+    ids = texts_at(body, frozenset({"call_id", "tool_call_id", "tool_use_id", "toolUseId"}))
+    if "call_id" in rules:
+        assert len(set(ids)) == len(ODD_IDS)
+        assert [wire_id for wire_id in ids if not rules["call_id"].accepts(wire_id)] == []

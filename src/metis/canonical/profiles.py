@@ -124,6 +124,19 @@ SPEC_FIELDS: Mapping[type[Value], frozenset[str]] = {
 }
 """The types of the base specification with their fields; everything else is an addition."""
 
+NOTE_FIELDS: Mapping[type[Value], frozenset[str]] = {
+    TextBlock: _fields("citations"),
+    ThinkingBlock: _fields("id format issuer"),
+    RedactedThinkingBlock: _fields("id format issuer"),
+    MessageMetadata: _fields("stop_reason response_id outcome hints origin external"),
+    Usage: _fields(
+        "cache_creation_1h_input_tokens reasoning_output_tokens estimated reported_cost_usd "
+        "server_tool_requests service_tier"
+    ),
+}
+"""Added fields that `strict` accepts: whoever reads the base specification alone may ignore them
+and reads the same message. Every response that metis stores has some of them."""
+
 _NOT_IN_BASE = "not part of the base specification"
 
 
@@ -159,6 +172,9 @@ def _added_fields(value: Value, path: str) -> Iterator[tuple[str, str, str]]:
         content = getattr(value, field.name)
         if field.name in source_fields:
             yield from _additions_in(content, join_path(path, field.name))
+        elif field.name in NOTE_FIELDS.get(type(value), ()):
+            if isinstance(content, OpenEnum):
+                yield from _additions_in(content, join_path(path, field.name))
         # An added field with its default is not written, so the message has the form of the source
         # text.
         elif field.default is NODEFAULT or content is not field.default:

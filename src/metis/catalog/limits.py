@@ -4,6 +4,7 @@
 that matches host and model applies.
 """
 
+import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
@@ -13,7 +14,16 @@ from msgspec import Struct
 from metis.canonical.errors import CatalogDataError, Problem
 
 SHARED_LIMITS = frozenset(
-    {"max_output_tokens", "stop_sequences", "temperature", "tools", "top_k", "top_p"}
+    {
+        "call_id",
+        "max_output_tokens",
+        "stop_sequences",
+        "temperature",
+        "tool_name",
+        "tools",
+        "top_k",
+        "top_p",
+    }
 )
 """What a row may limit beside native keys, which it names with the protocol's key."""
 
@@ -26,7 +36,7 @@ class LimitRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: tuple[str, ...] = ("*",)
     """Canonical ids of models, where * matches anything."""
     option: str
-    """A shared option, `tools`, or the path of a native key, such as `metadata.user_id`."""
+    """A shared option, `tools`, `tool_name`, `call_id`, or the path of a native key."""
     least: float | None = None
     most: float | None = None
     """The range of a number; a value outside of it becomes the nearest one within."""
@@ -36,6 +46,8 @@ class LimitRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many characters a text, or a text in a list or an object, may have."""
     max_key_length: int | None = None
     """How many characters a key of an object may have."""
+    pattern: str | None = None
+    """The regular expression that a text has to match as a whole."""
     visible: bool = False
     """Whether a text without a visible character is refused."""
     not_empty: bool = False
@@ -54,6 +66,11 @@ class LimitRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.most is not None and value > self.most:
             return int(self.most) if self.most.is_integer() else self.most
         return value
+
+    def accepts(self, text: str) -> bool:
+        """Whether a text has no more characters, and no others, than the host accepts."""
+        is_short = self.max_length is None or len(text) <= self.max_length
+        return is_short and (self.pattern is None or bool(re.fullmatch(self.pattern, text)))
 
     @property
     def range_text(self) -> str:

@@ -7,10 +7,12 @@ import msgspec
 from msgspec.structs import replace
 
 from metis.adapters import Adapter, CanonicalRequest, RequestContext
+from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.errors import MetisError, ProviderError
 from metis.catalog.limits import SHARED_LIMITS, LimitRule
 from metis.catalog.tables import limit_table
 from metis.wire.json_access import maybe_object
+from metis.wire.original_form import provider_tool_ids
 
 _NUMBERS = ("max_output_tokens", "temperature", "top_k", "top_p")
 _HISTORY_KEYS = ("messages", "contents", "input", "prompt")
@@ -59,9 +61,26 @@ def _faults(
     rule = rules.get("tools")
     if rule is not None and len(request.tools) > (rule.max_items or len(request.tools)):
         yield f"{len(request.tools)} tools"
+    yield from _name_faults(request, rules)
     for option, rule in rules.items():
         if option not in SHARED_LIMITS:
             yield from _native_faults(option, _value_at(body, option), rule)
+
+
+def _name_faults(request: CanonicalRequest, rules: Mapping[str, LimitRule]) -> Iterator[str]:
+    """Yield names of tools and ids of calls that a host would refuse."""
+    calls = [
+        block
+        for message in request.messages
+        for block in message.content
+        if isinstance(block, ToolUseBlock)
+    ]
+    names = [tool.name for tool in request.tools] + [call.name for call in calls]
+    ids = [wire_id for each in request.messages for wire_id in provider_tool_ids(each).values()]
+    for option, values in (("tool_name", names), ("call_id", ids)):
+        rule = rules.get(option)
+        if rule is not None:
+            yield from (f"{option} {value!r}" for value in values if not rule.accepts(value))
 
 
 def _value_at(body: Mapping[str, Any], option: str) -> Any:
