@@ -7,7 +7,14 @@ import pytest
 
 from metis import adapters
 from metis.canonical import Message, TextBlock, ToolUseBlock
-from metis.streaming import StreamEvent, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseStart
+from metis.streaming import (
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseStart,
+)
 
 START = {"type": "message_start", "message": {"id": "msg_1", "model": "m", "role": "assistant"}}
 TEXT = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
@@ -63,6 +70,22 @@ def test_a_delta_without_an_index_belongs_to_the_newest_block() -> None:
     _, message = read("anthropic", START, TEXT, delta("early"), STOP, second, late, *END)
     texts = [block.text for block in message.content if isinstance(block, TextBlock)]
     assert texts == ["early", "late"]
+
+
+def test_two_blocks_with_one_index_are_two_blocks() -> None:
+    events, message = read(
+        "anthropic", START, TEXT, delta("early"), STOP, TEXT, delta("late"), STOP, *END
+    )
+    texts = [block.text for block in message.content if isinstance(block, TextBlock)]
+    assert texts == ["early", "late"]
+    shown = [(e.content_block_index, e.text) for e in events if isinstance(e, TextDelta)]
+    assert shown == [(0, "early"), (1, "late")]
+
+
+def test_text_before_the_start_of_a_response_is_not_replaced_by_it() -> None:
+    events, message = read("anthropic", delta("shown"), START, TEXT, delta("late"), STOP, *END)
+    assert isinstance(events[-1], StreamError)
+    assert [block.text for block in message.content if isinstance(block, TextBlock)] == ["shown"]
 
 
 def test_a_call_that_ends_twice_is_told_once() -> None:

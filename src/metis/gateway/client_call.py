@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from json import JSONDecoder
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from metis.canonical.errors import (
     AuthenticationError,
@@ -21,7 +22,7 @@ from metis.canonical.errors import (
 from metis.canonical.urls import foreign_page_fault
 from metis.gateway.config import ClientKey, GatewayConfig, Limits, Policy, key_digest
 from metis.gateway.endpoints import Endpoint
-from metis.gateway.exchange import Exchange
+from metis.gateway.exchange import Exchange, Tenant
 from metis.gateway.usage_meter import UsageMeter
 
 if TYPE_CHECKING:
@@ -65,22 +66,27 @@ _NOT_FORWARDED: Final = CREDENTIAL_HEADERS | {
     b"origin",
     b"referer",
 }
-_OUR_HEADERS = b"x-metis-"
+OUR_HEADERS: Final = b"x-metis-"
+"""How the headers of the gateway begin; no provider gets or states one."""
 POLICY_HEADER: Final = b"x-metis-policy"
 _KEY_PARAMETERS = frozenset({"key", "api_key"})
 _KEY_HEADERS = frozenset({b"x-api-key", b"x-goog-api-key", b"api-key"})
 # A token, or the access key id of an AWS signature.
 _AUTHORIZATION = re.compile(rb"(?i:bearer) +(\S+)|AWS4-HMAC-SHA256 Credential=([^/,\s]{1,200})/")
 _PROTOCOL_KEY = re.compile(rb"openai-insecure-api-key\.([^\s,]+)")
+_SEVERAL = 2
+_KEY_NAME_LENGTH = 12
 _TOO_SLOW = 408
 _TOO_LARGE = 413
+_MAX_CONTAINERS = 1_000_000
+"""Each takes thirty times its two bytes in memory; no conversation has a tenth of that."""
 
 
 class ClientKeys:
     """The keys that clients may use; without any, everybody on this machine may call."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self._by_digest = {key.digest: key for key in config.keys}
+        self._by_digest = {key.digest: key for key in _with_tenants(config.keys)}
         self._anyone = ClientKey(digest=b"")
         self.is_open = not config.keys
 
@@ -103,6 +109,19 @@ class ClientKeys:
                 return key
         text = "the gateway does not know this key" if has_any else "the request carries no key"
         raise AuthenticationError(f"{text}: send one that `metis serve --key` names", status=401)
+
+
+def _with_tenants(keys: Sequence[ClientKey]) -> list[ClientKey]:
+    """Return the keys with a tenant for each: several without a name would see each other's."""
+    nobody = Tenant()
+    if sum(key.tenant == nobody for key in keys) < _SEVERAL:
+        return list(keys)
+    return [
+        replace(key, tenant=Tenant(user_id=f"key-{key.digest.hex()[:_KEY_NAME_LENGTH]}"))
+        if key.tenant == nobody
+        else key
+        for key in keys
+    ]
 
 
 def _check_origin(headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -154,7 +173,7 @@ def forwarded_headers(
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in headers
-        if name not in refused and not name.startswith(_OUR_HEADERS)
+        if name not in refused and not name.startswith(OUR_HEADERS)
     }
 
 
@@ -352,6 +371,9 @@ def read_keys(body: bytes) -> RequestKeys:
         InvalidRequestError: the body is no JSON object, or states one of them twice: the gateway
             and the provider could then read two different models or limits.
     """
+    if len(body) > _MAX_CONTAINERS and body.count(b"[") + body.count(b"{") > _MAX_CONTAINERS:
+        text = f"the request has more than {_MAX_CONTAINERS:,} JSON objects and arrays"
+        raise ContextOverflowError(text, status=_TOO_LARGE)
     try:
         keys = _decode_keys(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

@@ -20,7 +20,7 @@ from metis.gateway.client_call import ClientCall, RequestKeys, recorded_headers
 from metis.gateway.client_sessions import BILLING_PREFIX, tenant_key
 from metis.gateway.config import Policy
 from metis.gateway.endpoints import Endpoint
-from metis.gateway.recorder import READ_SESSION
+from metis.gateway.exchange_plans import READ_SESSION
 from metis.projection import Change, Loss
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, SealRecord
 from metis.wire.json_access import maybe_list, maybe_object

@@ -11,6 +11,8 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import is_
+from threading import Lock
 from typing import Any, cast
 
 import msgspec
@@ -261,26 +263,40 @@ class Chains:
 
     def __init__(self) -> None:
         self._chains: dict[int, Chain] = {}
+        self._longest: Chain | None = None
+        """The newest of the long ones, which `prepare` makes for `begin`."""
+        self._lock = Lock()
+        """Large requests are read in threads."""
 
     def of(self, messages: tuple[Message, ...]) -> Chain:
         """Return the chain of a history."""
         if not messages:
             return empty_chain()
         key = id(_first_prompt(messages))
-        earlier = self._chains.pop(key, None)
+        longest = self._longest
+        if longest is not None and _are_same(longest.messages, messages):
+            return longest
+        with self._lock:
+            earlier = self._chains.pop(key, None)
         shared = 0 if earlier is None else len(earlier.messages)
         # The entry holds its messages, so that an id cannot belong to another object meanwhile.
         if earlier is None or not (
-            shared <= len(messages)
-            and all(a is b for a, b in zip(earlier.messages, messages, strict=False))
+            shared <= len(messages) and _are_same(earlier.messages, messages[:shared])
         ):
             earlier, shared = empty_chain(), 0
         chain = earlier if shared == len(messages) else earlier.extended(messages[shared:])
-        if len(messages) <= _MAX_CHAIN:
+        with self._lock:
+            if len(messages) > _MAX_CHAIN:
+                self._longest = chain
+                return chain
             self._chains[key] = chain
-        while len(self._chains) > _MAX_CHAINS:
-            del self._chains[next(iter(self._chains))]
+            while len(self._chains) > _MAX_CHAINS:
+                del self._chains[next(iter(self._chains))]
         return chain
+
+
+def _are_same(one: Sequence[Message], other: Sequence[Message]) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def _first_prompt(messages: Sequence[Message]) -> Message:
@@ -368,6 +384,8 @@ class Joiner:
         self._ends: dict[tuple[str, str], HistoryEnd] = {}
         self._threads: dict[str, Thread] = {}
         self._chains = Chains()
+        self._lock = Lock()
+        """Large exchanges are planned in a thread."""
 
     def chain(self, messages: tuple[Message, ...]) -> Chain:
         """Return the digests of a history."""
@@ -379,16 +397,18 @@ class Joiner:
 
     def add(self, scope: str, digest: str, end: HistoryEnd) -> None:
         """Remember the end of a history; the oldest are forgotten."""
-        self._ends.pop((scope, digest), None)
-        self._ends[scope, digest] = end
         end.used_s = time.monotonic()
-        while len(self._ends) > _MAX_ENDS:
-            del self._ends[next(iter(self._ends))]
+        with self._lock:
+            self._ends.pop((scope, digest), None)
+            self._ends[scope, digest] = end
+            while len(self._ends) > _MAX_ENDS:
+                del self._ends[next(iter(self._ends))]
 
     def forget(self, scope: str, digests: Iterable[str]) -> None:
         """Forget ends that could not be stored."""
-        for digest in digests:
-            self._ends.pop((scope, digest), None)
+        with self._lock:
+            for digest in digests:
+                self._ends.pop((scope, digest), None)
 
     def thread(self, scope: str) -> Thread | None:
         """Return the main thread of a session that a client named."""
@@ -396,10 +416,11 @@ class Joiner:
 
     def set_thread(self, scope: str, thread: Thread) -> None:
         """Remember the main thread of a session that a client named."""
-        self._threads.pop(scope, None)
-        self._threads[scope] = thread
-        while len(self._threads) > _MAX_ENDS:
-            del self._threads[next(iter(self._threads))]
+        with self._lock:
+            self._threads.pop(scope, None)
+            self._threads[scope] = thread
+            while len(self._threads) > _MAX_ENDS:
+                del self._threads[next(iter(self._threads))]
 
     def longest(self, join: Join, limit: int | None = None) -> tuple[int, HistoryEnd | None]:
         """Return the longest known prefix of a history: its length up to a limit, and its end.

@@ -44,6 +44,7 @@ from metis.sim.server import Simulator
 from metis.store import Store
 from metis.streaming import StreamError
 from metis.transport.keys import Keys
+from metis.transport.response import LARGE_BYTES, run_by_size, run_outside
 from metis.transport.retry import call_failures, provider_error
 from metis.wire.seals import may_have_envelope
 
@@ -73,6 +74,7 @@ class Core:
         self._budgets = Budgets(store)
         self._has_connection_watch = has_connection_watch
         """Whether the server cancels the task of a call whose client leaves."""
+        self._endings: set[asyncio.Task[None]] = set()
         self.is_ready = False
         self.is_draining = False
         self.load(config)
@@ -100,6 +102,7 @@ class Core:
     async def stop(self) -> None:
         """Store what is queued, and close all connections."""
         self.is_ready = False
+        await asyncio.gather(*self._endings)
         if self.recorder is not None:
             await self.recorder.close()
         if self._store is not None:
@@ -131,9 +134,23 @@ class Core:
         call.exchange.timings.end = time.monotonic()
         if call.watch is not None:
             call.watch.cancel()
+        recorder = self.recorder
+        if recorder is None or call.reservation is None or call.exchange.size <= LARGE_BYTES:
+            self._end(call)
+            return
+        task = asyncio.ensure_future(self._end_large(call, recorder))
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    def _end(self, call: ClientCall) -> None:
         self._settle(call)
         if self.recorder is not None:
             self.recorder.record(call.exchange)
+
+    async def _end_large(self, call: ClientCall, recorder: Recorder) -> None:
+        """End a call whose long response decides what is left of a budget: read in a thread."""
+        await run_outside(recorder.prepare_response, call.exchange)
+        self._end(call)
 
     async def reserve(self, call: ClientCall, output_tokens: int = 0) -> None:
         """Reserve what a call may cost in the budget of its key.
@@ -190,7 +207,8 @@ class Core:
         if not self._has_connection_watch:
             task = asyncio.current_task()
             call.watch = asyncio.ensure_future(_cancel_if_left(call, task))
-        keys = read_keys(call.body)
+        size = len(call.body)
+        keys = await run_by_size(size, read_keys, call.body)
         exchange.requested_model = endpoint.model or keys.model or ""
         if endpoint.stream is not None and (endpoint.stream or keys.stream is None):
             exchange.is_stream = endpoint.stream
@@ -198,7 +216,7 @@ class Core:
             exchange.is_stream = endpoint.streams_by_default if keys.stream is None else keys.stream
         name = exchange.requested_model
         if name == AUTO:
-            request = read_request(call, keys, self.reader, self._seals)
+            request = await run_by_size(size, read_request, call, keys, self.reader, self._seals)
             name = self.models.routed(request, len(call.body))
         target = self.models.resolve(name, endpoint)
         if target.mode == "pass" and self._needs_translation(call, keys):
@@ -211,14 +229,18 @@ class Core:
             await self._begin(call)
             await pass_request(call, target, self.upstream, keep_alive)
             return
-        items = self._continued(call, keys)
+        items = await run_by_size(size, self._continued, call, keys)
         translation = self.translation(call, target, keys)
-        request = translation.read()
+        request = await run_by_size(size, translation.read)
         await self._begin(call)
         await translation.run(request, self.policy(call), keep_alive)
         if items is not None:
-            response_id, output = translation.output_items()
-            self._states.add(tenant_key(exchange.tenant), response_id, [*items, *output])
+            tenant = tenant_key(exchange.tenant)
+            await run_by_size(size, self._hold_items, tenant, items, translation)
+
+    def _hold_items(self, tenant: str, items: list[Any], translation: Translation) -> None:
+        response_id, output = translation.output_items()
+        self._states.add(tenant, response_id, [*items, *output])
 
     def _needs_translation(self, call: ClientCall, keys: RequestKeys) -> bool:
         """Whether a request cannot go on as it is, though its provider speaks its protocol.
@@ -279,6 +301,7 @@ class Core:
         recorder, exchange = self.recorder, call.exchange
         if recorder is not None:
             exchange.headers = recorded_headers(call.headers, RECORDED_HEADERS)
+            await run_by_size(len(call.body), recorder.prepare, exchange)
             if not recorder.begin(exchange):
                 await recorder.search(exchange)
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, Literal
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -105,12 +106,17 @@ _OPENAI_OTHERS = re.compile(
     r"|batches|fine_tuning|vector_stores|assistants|threads|realtime|containers|evals|rerank"
     r"|conversations|responses|fim|memories|alpha)(?:/.*)?)"
 )
+_DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|$)")
 _ANTHROPIC_OTHERS = re.compile(
     r"(?:/v1)?(?P<path>/(?:messages/batches|files|skills|organizations|complete)(?:/.*)?)"
 )
 
 
-@lru_cache(4096)
+MAX_PATH: Final = 2048
+"""No API has longer paths. The patterns would take seconds for one of 64 kB, before any key is
+checked, and the caches would hold thousands of them."""
+
+
 def match_path(method: str, path: str) -> Endpoint | None:
     """Return the endpoint of a path, or None.
 
@@ -119,6 +125,11 @@ def match_path(method: str, path: str) -> Endpoint | None:
     >>> match_path("POST", "/v1/models/gemini-2.5-pro:countTokens").action
     'count'
     """
+    return None if len(path) > MAX_PATH else _match_path(method, path)
+
+
+@lru_cache(4096)
+def _match_path(method: str, path: str) -> Endpoint | None:
     path = "/" + path.strip("/")
     suffixes = _POST_SUFFIXES if method == "POST" else _GET_SUFFIXES
     end = _LAST_SEGMENTS.search(path)
@@ -215,13 +226,25 @@ class OtherPath(Struct, frozen=True):
     provider: str
     path: str
 
+    @property
+    def quoted(self) -> str:
+        """The path for a request line: it came decoded, and may hold anything."""
+        return quote(self.path, safe="/:@!$&'()*+,;=~-._")
 
-@lru_cache(4096)
+
 def match_other(path: str, *, is_anthropic: bool, is_google: bool) -> OtherPath | None:
     """Return where a path goes that no endpoint serves, such as embeddings, audio and files.
 
-    `/pass/{provider}/…` names the provider; for others the client's protocol decides.
+    `/pass/{provider}/…` names the provider; for others the client's protocol decides. A path that
+    leads upwards is none: it would reach what the address of the provider does not name.
     """
+    if len(path) > MAX_PATH or _DOT_SEGMENT.search(path):
+        return None
+    return _match_other(path, is_anthropic=is_anthropic, is_google=is_google)
+
+
+@lru_cache(4096)
+def _match_other(path: str, *, is_anthropic: bool, is_google: bool) -> OtherPath | None:
     if path.startswith("/pass/"):
         provider, _, rest = path.removeprefix("/pass/").partition("/")
         return OtherPath(provider, f"/{rest}")

@@ -27,6 +27,35 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+_MERGED_PARTS = 1024
+
+
+class BodyCollector:
+    """Collects the body of a response beside its passing, up to a limit.
+
+    Many small parts are merged: bytes that come one by one would take forty times their memory.
+    """
+
+    def __init__(self, exchange: "Exchange", max_bytes: int = MAX_RECORDED_BYTES) -> None:
+        self._exchange = exchange
+        self._free = max_bytes
+        self._unmerged = 0
+
+    def add(self, data: bytes) -> None:
+        """Add a part; beyond the limit nothing is collected any more, and the exchange says so."""
+        exchange = self._exchange
+        self._free -= len(data)
+        if self._free < 0:
+            exchange.is_truncated = True
+            return
+        parts = exchange.response_parts
+        parts.append(data)
+        self._unmerged += 1
+        if self._unmerged == _MERGED_PARTS:
+            parts[-_MERGED_PARTS:] = [b"".join(parts[-_MERGED_PARTS:])]
+            self._unmerged = 0
+
+
 class Tenant(Struct, frozen=True):
     """Whose key a client used: `team/user=KEY` names both, `user=KEY` the user alone."""
 
@@ -114,6 +143,8 @@ class Exchange(Struct, kw_only=True):
     if it is to be stored."""
     is_truncated: bool = False
     """Whether the response was longer than what is collected."""
+    received_bytes: int = 0
+    """How long the body of the response was, if it was translated."""
     response: Message | None = None
     """The decoded response, if it was translated."""
 
@@ -127,6 +158,12 @@ class Exchange(Struct, kw_only=True):
     timings: Timings = msgspec.field(default_factory=Timings)
     facts: dict[str, Any] = {}
     """What the recorder notes about the exchange: where it belongs, and its record."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes of the request and the response have to be read."""
+        parts = sum(map(len, self.response_parts))
+        return max(len(self.request_body), self.received_bytes, parts)
 
     @property
     def model_id(self) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from metis.canonical.errors import NetworkError
 from metis.gateway.client_call import (
+    OUR_HEADERS,
     ClientCall,
     forwarded_headers,
     with_model,
@@ -17,7 +18,7 @@ from metis.gateway.client_call import (
 )
 from metis.gateway.endpoints import KEEP_ALIVES, STREAM_TYPES, Endpoint
 from metis.gateway.errors import metis_headers, reply_error, safe_error_body
-from metis.gateway.exchange import MAX_RECORDED_BYTES
+from metis.gateway.exchange import MAX_RECORDED_BYTES, BodyCollector
 from metis.gateway.models import Target
 from metis.gateway.upstream import Provider, Upstream
 from metis.transport.concealment import without_key
@@ -27,6 +28,7 @@ from metis.transport.response import (
     is_web_page,
     page_error,
     raise_error,
+    run_by_size,
 )
 from metis.wire.call import RequestContext
 
@@ -146,7 +148,8 @@ async def pass_request(
         headers.setdefault(name, value)
     body, is_renamed = call.body, target.model != exchange.requested_model
     if is_renamed and not endpoint.model:
-        body = with_model(body, exchange.requested_model, target.model)
+        names = exchange.requested_model, target.model
+        body = await run_by_size(len(body), with_model, body, *names)
     path = upstream_path(endpoint, provider, target.model, call.query)
     if exchange.records_bytes:
         exchange.sent_path = path.partition("?")[0]
@@ -191,7 +194,7 @@ def returned_headers(
     headers = [
         (lower, value)
         for name, value in response.raw_headers
-        if (lower := name.lower()) not in _NOT_RETURNED
+        if (lower := name.lower()) not in _NOT_RETURNED and not lower.startswith(OUR_HEADERS)
     ]
     if is_changed:
         return [(name, value) for name, value in headers if name != b"content-length"]
@@ -209,11 +212,15 @@ async def _pass_response(
     headers = returned_headers(response, is_changed=echo is not None)
     headers += metis_headers(call)
     watch = ConnectionWatch(response)
-    size, data = 0, b""
+    collector, data = BodyCollector(exchange), b""
     is_page = _is_markup(headers)
-    if is_page and is_web_page(data := await content.readany()):
-        # A login page of the network, or a proxy: no client could read it.
-        raise page_error(data, response.status, provider.name)
+    if is_page:
+        data = await content.readany()
+        if is_web_page(data):
+            # A login page of the network, or a proxy: no client could read it.
+            raise page_error(data, response.status, provider.name)
+        collector.add(data)
+        data = data if echo is None else echo.feed(data)
     if not call.is_started:
         await call.start(response.status, headers)
     keep_alive.start()
@@ -221,15 +228,13 @@ async def _pass_response(
         if data:
             await call.write(data)
         data = await content.readany()
-        size += len(data)
-        if size <= MAX_RECORDED_BYTES:
-            exchange.response_parts.append(data)
-        else:
-            exchange.is_truncated = True
+        collector.add(data)
         if echo is not None:
             data = echo.feed(data)
         keep_alive.note(data)
     keep_alive.stop()
+    if exchange.is_truncated:
+        exchange.error = f"only the first {MAX_RECORDED_BYTES:,} bytes of the response are stored"
     # A connection that broke must not look like the end of a response.
     watch.check()
     await call.write(data if echo is None else data + echo.finish(), more=False)
@@ -289,20 +294,26 @@ class ModelEcho:
         key = b"modelVersion" if protocol == "gemini" else b"model"
         self._pattern = re.compile(rb'("%b"\s*:\s*)"(?:[^"\\]|\\.){0,200}"' % key)
         self._name = rb"\g<1>" + msgspec.json.encode(name).replace(b"\\", rb"\\")
-        self._rest = b""
+        # In parts, each searched once: a long line that comes in small pieces takes linear time.
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
         """Return what can be sent: up to the last line break, as a name may be cut."""
-        data = self._rest + data
         end = data.rfind(b"\n") + 1
-        if len(data) - end > _MAX_LINE_BYTES:
+        if not end and self._rest_bytes + len(data) > _MAX_LINE_BYTES:
             end = len(data)  # a line that does not end is not held back
-        self._rest = data[end:]
-        return b"".join(map(self._line, data[:end].splitlines(keepends=True)))
+        if not end:
+            self._rest.append(data)
+            self._rest_bytes += len(data)
+            return b""
+        lines = b"".join((*self._rest, data[:end])).splitlines(keepends=True)
+        self._rest, self._rest_bytes = [data[end:]], len(data) - end
+        return b"".join(map(self._line, lines))
 
     def finish(self) -> bytes:
         """Return the rest."""
-        data, self._rest = self._rest, b""
+        data, self._rest, self._rest_bytes = b"".join(self._rest), [], 0
         return self._line(data)
 
     def _line(self, line: bytes) -> bytes:

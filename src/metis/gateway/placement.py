@@ -1,6 +1,7 @@
 """Where an exchange is stored: the session it belongs to, and the messages of it that are new."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
 from typing import Any, Literal
 
 import msgspec
@@ -56,6 +57,16 @@ _FIRST_ERROR = 400
 
 Resolution = Literal["known", "new", "search"]
 """Whether the conversation of a request is in memory, begins with it, or may be in the store."""
+
+
+def name_session(exchange: Exchange) -> None:
+    """Set the session of an exchange without a history: that of its client, or a new one."""
+    client = client_session(exchange.headers, exchange.request)
+    if client is None:
+        exchange.session_id = exchange.session_id or new_session_id()
+    else:
+        key = tenant_key(exchange.tenant)
+        exchange.session_id = derived_session_id("session", key, client.key)
 
 
 def resolve(
@@ -166,12 +177,24 @@ class Planner:
     def __init__(self, joiner: Joiner) -> None:
         self._joiner = joiner
         self._sessions: dict[str, None] = {}
+        self._lock = Lock()
+        """Large exchanges are planned in a thread."""
 
     def remember_session(self, session_id: str) -> None:
         """Note that a session exists in the store."""
-        self._sessions[session_id] = None
-        while len(self._sessions) > _MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+        with self._lock:
+            self._sessions[session_id] = None
+            while len(self._sessions) > _MAX_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+
+    def remember_ends(self, scope: str, ends: Mapping[str, HistoryEnd]) -> None:
+        """Note the ends of histories that the store knows."""
+        for digest, end in ends.items():
+            self.remember_session(end.session_id)
+            if digest == MAIN:
+                self._joiner.set_thread(scope, Thread.from_end(end))
+            elif self._joiner.end(scope, digest) is None:
+                self._joiner.add(scope, digest, end)
 
     def forget(self, planned: PlannedExchange) -> None:
         """Take back what was noted about an exchange that could not be stored."""

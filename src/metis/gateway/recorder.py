@@ -17,13 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
-from metis import adapters
-from metis.adapters.adapter import Adapter
 from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import (
-    EventError,
     InvalidMessageError,
     MetisError,
     StoreError,
@@ -33,42 +29,34 @@ from metis.canonical.errors import (
     UnknownMessageError,
     UnknownSessionError,
 )
-from metis.canonical.ids import new_session_id
-from metis.canonical.message import Message
-from metis.events import Actor, Bus, SqliteTrace, subscribe_hooks
+from metis.events import Actor, Bus, SqliteTrace
 from metis.gateway.client_sessions import (
     MAIN,
     Join,
     Joiner,
-    Thread,
     client_session,
-    derived_session_id,
     scope_of,
     tenant_key,
 )
 from metis.gateway.exchange import Exchange, Tenant
+from metis.gateway.exchange_plans import Draft, ExchangePlans
 from metis.gateway.exchange_queue import Accepted, RecentExchanges, Waiting, WaitingExchanges
-from metis.gateway.placement import PlannedExchange, Planner, resolve, spooled_entries
+from metis.gateway.placement import PlannedExchange, name_session, resolve, spooled_entries
 from metis.gateway.stored_exchange import (
     Priced,
     call_event,
-    decoded_response,
     exchange_record,
-    priced_response,
-    resolved_model,
+    open_trace,
     wire_body,
 )
 from metis.session.events import Trace
-from metis.session.models import Models, ResolvedModel
+from metis.session.models import Models
 from metis.store import Store
-from metis.store.exchanges import HistoryEnd
-from metis.wire.call import CanonicalRequest, RequestContext
+from metis.transport.response import LARGE_BYTES, run_outside
+from metis.wire.call import CanonicalRequest
 
 log = logging.getLogger("metis.gateway")
 
-READ_SESSION = "sess_gateway"
-"""The session id under which requests are read: ids of calls must not depend on the session,
-so that equal histories have equal upstream bytes. Stored messages have the ids of their session."""
 _COLLECT_S = 0.05
 _RETRY_S = 0.5
 _SEARCH_S = 2.0
@@ -92,18 +80,6 @@ _AWAY = (StoreUnavailableError, StoreFullError, StoreLockedError)
 _CONFLICTS = (InvalidMessageError, UnknownSessionError, UnknownMessageError)
 
 
-class _Draft(Struct):
-    """An exchange on its way to a plan, with what each step adds."""
-
-    waiting: Waiting
-    exchange: Exchange
-    model: ResolvedModel | None = None
-    response: Message | None = None
-    priced: Priced = Priced(None, None)
-    record: bytes = b""
-    is_failed: bool = False
-
-
 class Recorder:
     """Stores the exchanges of one gateway process; without a store it holds the newest ones."""
 
@@ -119,18 +95,19 @@ class Recorder:
     ) -> None:
         self._store = store
         self._record_bytes = record_bytes and store is not None
-        self._models = models
-        self._reader = reader or RequestReader()
         self._trace_path = trace
         self._trace: SqliteTrace | None = None
         self.bus: Bus | None = None
         """Gets one event for each model call, once started with a trace."""
         self._joiner = Joiner()
-        self._planner = Planner(self._joiner)
+        self._plans = ExchangePlans(models, reader or RequestReader(), self._joiner)
+        self._planner = self._plans.planner
         self._waiting = WaitingExchanges() if waiting is None else waiting
         self._planned: deque[tuple[Waiting, PlannedExchange]] = deque()
         self._planned_bytes = 0
         self._planned_since = 0.0
+        self._planning: asyncio.Future[None] | None = None
+        """Ends with the planning of a large exchange in a thread."""
         self._recent = RecentExchanges()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -138,7 +115,7 @@ class Recorder:
         self._counts = dict.fromkeys(
             (
                 *("recorded", "stored", "shed_messages", "dropped", "spooled"),
-                *("undecoded", "conflicts", "unsearched"),
+                *("conflicts", "unsearched"),
             ),
             0,
         )
@@ -146,7 +123,8 @@ class Recorder:
     async def start(self) -> None:
         """Start the task that stores exchanges, and the trace."""
         if self._store is not None and self._task is None:
-            self._open_trace()
+            if self._trace_path is not None:
+                self._trace, self.bus = open_trace(self._trace_path)
             self._waiting.adopt()
             self._wake.set()
             self._task = asyncio.create_task(self._run(), name="metis-gateway-recorder")
@@ -164,28 +142,32 @@ class Recorder:
         if self._trace is not None:
             self._trace.close()
 
-    def _open_trace(self) -> None:
-        if self._trace_path is None:
-            return
-        try:
-            self._trace = SqliteTrace(self._trace_path)
-        # A full disk or a read-only home must not prevent an answer.
-        except (EventError, OSError) as error:
-            log.warning("events are not traced: %s", error)
-            return
-        self.bus = Bus(strict=False)
-        self.bus.subscribe_batches(self._trace.append, name="trace")
-        subscribe_hooks(self.bus)
-
     def metrics(self) -> dict[str, int]:
         """Return the counters of the recorder, and how much waits."""
         waiting = self._waiting
         return {
             **self._counts,
+            "undecoded": self._plans.undecoded,
             "queued": len(waiting) + len(self._planned),
             "queued_bytes": waiting.bytes_in_memory,
             "backlog_bytes": waiting.bytes_in_files,
         }
+
+    # In a thread, if they are large
+
+    def prepare(self, exchange: Exchange) -> None:
+        """Read the request of an exchange, and the digests of its history."""
+        if self._store is not None:
+            self._plans.prepare(exchange)
+
+    def prepare_response(self, exchange: Exchange) -> None:
+        """Read and price the response of an exchange."""
+        if self._store is not None:
+            self._plans.prepare_response(exchange)
+
+    def priced(self, exchange: Exchange) -> Priced:
+        """Return the response of an exchange with its cost."""
+        return self._plans.priced(exchange)
 
     # Before the answer
 
@@ -196,13 +178,13 @@ class Recorder:
         """
         exchange.records_bytes = self._record_bytes and exchange.kind == "chat"
         if self._store is None or exchange.kind == "other":
-            self._name_session(exchange)
+            name_session(exchange)
             return True
         if exchange.request is None and exchange.request_body:
-            exchange.request = self._read(exchange)
+            exchange.request = self._plans.read_request(exchange)
         request = exchange.request
         if request is None:
-            self._name_session(exchange)
+            name_session(exchange)
             return True
         now_s = time.monotonic()
         resolution = resolve(exchange, request, self._joiner, now_s=now_s, is_final=False)
@@ -216,15 +198,20 @@ class Recorder:
         digests = self._joiner.chain(request.messages).digests
         before = len(self._planned)
         parents = self._waiting.take_parents(scope, digests)
-        self._plan_together([_Draft(waiting, parent) for waiting, parent in parents])
+        self._plan_together([Draft(waiting, parent) for waiting, parent in parents])
         return len(self._planned) > before
 
     async def search(self, exchange: Exchange) -> None:
         """Set the session of an exchange whose history another process may have stored."""
         request, store = exchange.request, self._store
         if request is None or store is None:
-            self._name_session(exchange)
+            name_session(exchange)
             return
+        if self._planning is not None:
+            await asyncio.wait([self._planning], timeout=_SEARCH_S)
+            now_s = time.monotonic()
+            if resolve(exchange, request, self._joiner, now_s=now_s, is_final=False) != "search":
+                return
         scope = scope_of(exchange, client_session(exchange.headers, request))
         digests = [digest for digest in self._joiner.chain(request.messages).digests if digest]
         try:
@@ -238,36 +225,8 @@ class Recorder:
             self._counts["unsearched"] += 1
             log.warning("a conversation could not be searched: %s", error)
             ends = {}
-        self._remember(scope, ends)
+        self._planner.remember_ends(scope, ends)
         resolve(exchange, request, self._joiner, now_s=time.monotonic(), is_final=True)
-
-    def _remember(self, scope: str, ends: dict[str, HistoryEnd]) -> None:
-        for digest, end in ends.items():
-            self._planner.remember_session(end.session_id)
-            if digest == MAIN:
-                self._joiner.set_thread(scope, Thread.from_end(end))
-            elif self._joiner.end(scope, digest) is None:
-                self._joiner.add(scope, digest, end)
-
-    def _name_session(self, exchange: Exchange) -> None:
-        client = client_session(exchange.headers, exchange.request)
-        if client is None:
-            exchange.session_id = exchange.session_id or new_session_id()
-        else:
-            key = tenant_key(exchange.tenant)
-            exchange.session_id = derived_session_id("session", key, client.key)
-
-    def _read(self, exchange: Exchange) -> CanonicalRequest | None:
-        adapter = self._adapter(exchange.request_adapter or exchange.client_adapter)
-        context = RequestContext(session_id=READ_SESSION, path=exchange.path)
-        try:
-            tenant = tenant_key(exchange.tenant)
-            return self._reader.read(adapter, tenant, exchange.request_body, context)
-        except MetisError:
-            return None  # the provider says what is wrong with it
-
-    def _adapter(self, name: str) -> Adapter:
-        return adapters.get(name)
 
     # After the answer
 
@@ -341,7 +300,7 @@ class Recorder:
 
     async def _plan_next(self) -> None:
         """Plan the exchanges that have waited longest, a few together."""
-        batch: list[_Draft] = []
+        batch: list[Draft] = []
         size = 0
         while len(batch) < _PLANNED_TOGETHER and size < _PLANNED_BYTES:
             next_one = self._waiting.take()
@@ -351,7 +310,12 @@ class Recorder:
             if waiting.is_adopted and await self._is_stored(exchange):
                 self._waiting.release(waiting)
                 continue
-            batch.append(_Draft(waiting, exchange))
+            draft = Draft(waiting, exchange)
+            if exchange.size > LARGE_BYTES:
+                self._plan_together(batch)
+                await self._plan_large(draft)
+                return
+            batch.append(draft)
             size += waiting.size
         self._plan_together(batch)
 
@@ -367,45 +331,30 @@ class Recorder:
         except StoreError:
             return False
 
-    def _plan_together(self, batch: Sequence[_Draft]) -> None:
-        """Plan exchanges step by step: a step that runs for many in a row takes half the time.
+    def _plan_together(self, batch: Sequence[Draft]) -> None:
+        self._plans.make(batch)
+        self._add_plans(batch)
 
-        All of it does not fit into the caches of a processor, beside what answers need.
-        """
+    async def _plan_large(self, draft: Draft) -> None:
+        """Plan an exchange in a thread; a request that may continue it waits in `search`."""
+        self._planning = asyncio.get_running_loop().create_future()
+        try:
+            await run_outside(self._plans.make, [draft])
+            self._add_plans([draft])
+        finally:
+            self._planning.set_result(None)
+            self._planning = None
+
+    def _add_plans(self, batch: Sequence[Draft]) -> None:
         if not self._planned:
             self._planned_since = time.monotonic()
-        for step in (self._read_request, self._decode_response, self._price, self._plan):
-            for draft in batch:
-                if draft.is_failed:
-                    continue
-                try:
-                    step(draft)
-                except Exception:  # one exchange must not lose those behind it
-                    log.exception("exchange %s could not be recorded", draft.exchange.id)
-                    draft.is_failed = True
-                    self._counts["dropped"] += 1
-                    self._waiting.release(draft.waiting)
-
-    def _read_request(self, draft: _Draft) -> None:
-        exchange = draft.exchange
-        if exchange.kind == "chat" and exchange.request is None and exchange.request_body:
-            exchange.request = self._read(exchange)
-
-    def _decode_response(self, draft: _Draft) -> None:
-        draft.model, draft.response = self._decoded(draft.exchange)
-
-    def _price(self, draft: _Draft) -> None:
-        draft.priced = self._priced(draft.exchange, draft.model, draft.response)
-        draft.record = exchange_record(draft.exchange, draft.priced.usage)
-
-    def _plan(self, draft: _Draft) -> None:
-        exchange = draft.exchange
-        if exchange.request is not None and "join" not in exchange.facts:
-            self._join(exchange, exchange.request)
-        exchange.facts = {**exchange.facts, "record": draft.record}
-        planned = self._planner.plan(exchange, draft.priced, draft.record)
-        self._planned.append((draft.waiting, planned))
-        self._planned_bytes += planned.job.size
+        for draft in batch:
+            if draft.planned is None:
+                self._counts["dropped"] += 1
+                self._waiting.release(draft.waiting)
+            else:
+                self._planned.append((draft.waiting, draft.planned))
+                self._planned_bytes += draft.planned.job.size
 
     def _emit(self, batch: Sequence[PlannedExchange]) -> None:
         """Emit the events of exchanges, many at once: the trace commits what came together."""
@@ -419,41 +368,6 @@ class Recorder:
                 parent = None if join is None else join.parent_session_id
                 event = call_event(exchange, planned.priced, parent)
                 Trace(self.bus, exchange.session_id).emit(event, actor=Actor.AGENT)
-
-    def _join(self, exchange: Exchange, request: CanonicalRequest) -> None:
-        placing = exchange.placing
-        if placing is None:
-            resolve(exchange, request, self._joiner, now_s=time.monotonic(), is_final=True)
-            return
-        chain = self._joiner.chain(request.messages)
-        join = Join(
-            placing.scope, exchange.session_id, chain, placing.kind, placing.parent_session_id
-        )
-        exchange.facts = {**exchange.facts, "join": join}
-
-    def priced(self, exchange: Exchange) -> Priced:
-        """Return the response of an exchange with its cost."""
-        return self._priced(exchange, *self._decoded(exchange))
-
-    def _decoded(self, exchange: Exchange) -> tuple[ResolvedModel | None, Message | None]:
-        """Return the model that answered, and its response."""
-        # What passed calls used is read beside them.
-        model = None if exchange.kind == "other" else resolved_model(exchange, self._models)
-        if model is None:
-            return None, None
-        try:
-            return model, decoded_response(exchange, model)
-        except MetisError as error:
-            self._counts["undecoded"] += 1
-            log.warning("the response of %s could not be read: %s", exchange.id, error)
-            return model, None
-
-    def _priced(
-        self, exchange: Exchange, model: ResolvedModel | None, response: Message | None
-    ) -> Priced:
-        if model is None or response is None:
-            return Priced(None, exchange.usage)
-        return priced_response(exchange, response, self._models, model)
 
     async def _store_planned(self) -> None:
         store = self._store
@@ -472,7 +386,7 @@ class Recorder:
                 await asyncio.sleep(_RETRY_S)
                 continue
             except MetisError:
-                await self._store_one_by_one(batch)
+                await self._store_one_by_one(store, batch)
             bodies = [planned.exchange for planned in batch if planned.exchange.records_bytes]
             if bodies:
                 store.add_wire_bodies(list(map(wire_body, bodies)))
@@ -485,12 +399,12 @@ class Recorder:
                 with suppress(StoreError):
                     await store.restore_spooled()
 
-    async def _store_one_by_one(self, batch: Sequence[PlannedExchange]) -> None:
+    async def _store_one_by_one(self, store: Store, batch: Sequence[PlannedExchange]) -> None:
         for planned in batch:
             current = planned
             while True:
                 try:
-                    await self._add(current)
+                    await store.add_exchanges([current.job])
                     break
                 except _CONFLICTS as error:
                     current = self._next_attempt(current, error)
@@ -510,10 +424,6 @@ class Recorder:
             is_brief=is_brief,
             attempt=planned.attempt + 1,
         )
-
-    async def _add(self, planned: PlannedExchange) -> None:
-        assert self._store is not None  # noqa: S101 - the task runs with a store only
-        await self._store.add_exchanges([planned.job])
 
     async def _spool(self, batch: Sequence[PlannedExchange], error: StoreError) -> None:
         """Save exchanges in a local file while the database is away; they are stored later."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from metis.canonical.errors import MetisError
 from metis.gateway.app import Gateway
@@ -24,6 +26,8 @@ log = logging.getLogger("metis.gateway")
 _BACKLOG = 2048
 _IDLE_S = 75
 _WRITE_S = 300.0
+_MAX_PARTS = 10_000
+"""How many parts one message of a WebSocket may have."""
 _MIN_LIFE_S = 2.0
 _MAX_EARLY_ENDS = 3
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -44,6 +48,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     limits = Limits()
     _header_bytes = 0
+    _unparsed_bytes = 0
+    _is_in_headers = False
     _header_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
@@ -64,9 +70,20 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data; headers must be complete in time."""
+        is_in_headers = self._is_in_headers
         super().data_received(data)
+        if is_in_headers and self._is_in_headers:
+            # The parser holds a header that does not end, and counts nothing.
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > self.limits.header_bytes:
+                self._refuse_headers()
         if self._header_bytes and self._header_timer is None:
             self._header_timer = self.loop.call_later(self.limits.header_s, self._close_slow)
+
+    def on_message_begin(self) -> None:
+        """Begin to count what comes before a body."""
+        super().on_message_begin()
+        self._is_in_headers, self._unparsed_bytes = True, 0
 
     def on_url(self, url: bytes) -> None:
         """Count the bytes of the URL."""
@@ -84,6 +101,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._header_timer.cancel()
             self._header_timer = None
         self._header_bytes = 0
+        self._is_in_headers = False
         super().on_headers_complete()
 
     def pause_writing(self) -> None:
@@ -98,7 +116,11 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _count(self, size: int) -> None:
         self._header_bytes += size
-        if self._header_bytes > self.limits.header_bytes and not self.transport.is_closing():
+        if self._header_bytes > self.limits.header_bytes:
+            self._refuse_headers()
+
+    def _refuse_headers(self) -> None:
+        if not self.transport.is_closing():
             self.transport.write(_HEADERS_TOO_LARGE)
             self.transport.close()
 
@@ -110,6 +132,48 @@ class GatewayProtocol(HttpToolsProtocol):
     def _stop(timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
+
+
+class GatewaySocketProtocol(WebSocketsSansIOProtocol):
+    """Bounds what a client of a WebSocket can make the gateway hold in memory."""
+
+    _write_timer: asyncio.TimerHandle | None = None
+    _part_count = 0
+
+    def pause_writing(self) -> None:
+        """Bound how long a client may not read."""
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(_WRITE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        self._stop_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def handle_ping(self) -> None:
+        """Answer a ping, unless the client does not read: answers would fill the memory."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()  # the protocol allows to leave pings unanswered
+
+    def handle_cont(self, event: Frame) -> None:
+        """Add a part of a message: the bytes of all are bounded, but parts may be empty."""
+        self._part_count = 0 if event.fin else self._part_count + 1
+        if self._part_count > _MAX_PARTS:
+            self.transport.abort()
+        else:
+            super().handle_cont(event)
+
+    def _stop_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
 
 def http_protocol(limits: Limits) -> type[GatewayProtocol]:
@@ -170,7 +234,7 @@ def make_server(gateway: Gateway, load: LoadConfig, on_ready: OnReady | None) ->
             gateway,
             http=http_protocol(limits),
             loop="uvloop",
-            ws="websockets-sansio",
+            ws=GatewaySocketProtocol,
             ws_max_size=limits.body_bytes,
             lifespan="on",
             access_log=False,

@@ -1,9 +1,7 @@
 """Everything beside responses of models: lists, counts, health, stored exchanges, other paths."""
 
 import binascii
-import re
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +20,7 @@ from metis.gateway.client_call import (
 from metis.gateway.compaction import compact
 from metis.gateway.config import ClientKey
 from metis.gateway.core import Core
-from metis.gateway.endpoints import CHAT, MESSAGES, RESPONSES, Endpoint, match_other
+from metis.gateway.endpoints import CHAT, MESSAGES, RESPONSES, Endpoint, OtherPath, match_other
 from metis.gateway.errors import (
     JSON_TYPE,
     encode_error,
@@ -30,6 +28,7 @@ from metis.gateway.errors import (
     reply_error,
     safe_error_body,
 )
+from metis.gateway.exchange import BodyCollector
 from metis.gateway.model_lists import (
     client_names,
     encode_list,
@@ -61,7 +60,6 @@ _COUNT_KEYS = {
 }
 _NATIVE_COUNTS = frozenset({"anthropic", "gemini", "openai-responses"})
 """Providers with an endpoint that counts tokens."""
-_DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|$)")
 
 
 class SideEndpoints:
@@ -225,7 +223,7 @@ class SideEndpoints:
             is_google=b"x-goog-api-key" in names,
         )
         provider = None if place is None else self._gateway.providers.get(place.provider)
-        if place is None or provider is None or _DOT_SEGMENT.search(place.path):
+        if place is None or provider is None:
             text = f"the gateway serves nothing at {scope['method']} {scope['path']}"
             if place is not None and provider is None:
                 text = f"{text}: it has no key for {place.provider}"
@@ -235,14 +233,14 @@ class SideEndpoints:
         call.exchange.kind, call.exchange.provider = "other", provider.name
 
         async def handle(call: ClientCall) -> None:
-            await self._pass(call, provider, place.path)
+            await self._pass(call, provider, place)
 
         await self._gateway.guarded(call, handle)
 
-    async def _pass(self, call: ClientCall, provider: Provider, path: str) -> None:
+    async def _pass(self, call: ClientCall, provider: Provider, place: OtherPath) -> None:
         exchange = call.exchange
         call.body = await read_body(call, self._gateway.config.limits)
-        exchange.requested_model = requested_model(path, call.query, call.body)
+        exchange.requested_model = requested_model(place.path, call.query, call.body)
         exchange.model = exchange.requested_model
         await self._gateway.reserve(call)
         has_credentials = not provider.has_keys
@@ -252,7 +250,7 @@ class SideEndpoints:
         response = await self._gateway.upstream.post(
             provider,
             exchange,
-            quote(path, safe="/:@!$&'()*+,;=~-._") + without_key_parameter(call.query),
+            place.quoted + without_key_parameter(call.query),
             headers,
             call.body,
             method=call.scope["method"],
@@ -271,12 +269,11 @@ class SideEndpoints:
                 return
             watch = ConnectionWatch(response)
             await call.start(response.status, returned_headers(response) + metis_headers(call))
-            size = 0
+            collector = BodyCollector(exchange, MAX_METERED_BYTES)
             is_read = _may_state_usage(response.headers.get("content-type", ""))
             async for data in response.content.iter_any():
-                size += len(data)
-                if is_read and size <= MAX_METERED_BYTES:
-                    exchange.response_parts.append(data)
+                if is_read:
+                    collector.add(data)
                 await call.write(data)
             watch.check()
             await call.write(b"", more=False)

@@ -4,11 +4,13 @@ Everything here is pure: from an exchange and the place of its conversation to a
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
-from metis.canonical.errors import InvalidMessageError, MetisError
+from metis.canonical.errors import EventError, InvalidMessageError, MetisError
 from metis.canonical.ids import new_tool_use_id, new_ulid
 from metis.canonical.message import SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import (
@@ -26,7 +28,7 @@ from metis.canonical.metadata import (
     StopReason,
     Usage,
 )
-from metis.events import Payload
+from metis.events import Bus, Payload, SqliteTrace, subscribe_hooks
 from metis.events.turn_events import LlmCallFailed, LlmErrorClass
 from metis.gateway.client_sessions import leading_system
 from metis.gateway.exchange import Exchange
@@ -41,6 +43,8 @@ from metis.store.wire_bodies import WireBody
 from metis.streaming import MessageComplete
 from metis.wire.call import UNPRICED, CanonicalRequest, RequestContext
 from metis.wire.original_form import with_tool_ids
+
+log = logging.getLogger("metis.gateway")
 
 INVALID_KIND = "gateway.invalid_message"
 """The kind of the sidecar entry with a message that breaks rules of the store."""
@@ -251,6 +255,20 @@ def _since(begin: float, moment: float) -> float | None:
 
 
 # Events
+
+
+def open_trace(path: Path) -> tuple[SqliteTrace | None, Bus | None]:
+    """Return the trace of a gateway and its bus; without a place to write there is none."""
+    try:
+        trace = SqliteTrace(path)
+    # A full disk or a read-only home must not prevent an answer.
+    except (EventError, OSError) as error:
+        log.warning("events are not traced: %s", error)
+        return None, None
+    bus = Bus(strict=False)
+    bus.subscribe_batches(trace.append, name="trace")
+    subscribe_hooks(bus)
+    return trace, bus
 
 
 def call_event(exchange: Exchange, priced: Priced, parent_session_id: str | None) -> Payload:

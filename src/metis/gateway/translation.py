@@ -35,15 +35,17 @@ from metis.gateway.client_sessions import tenant_key
 from metis.gateway.config import Limits, Policy
 from metis.gateway.endpoints import STREAM_TYPES, Endpoint
 from metis.gateway.errors import JSON_TYPE, metis_headers
-from metis.gateway.exchange import MAX_RECORDED_BYTES, Exchange
+from metis.gateway.exchange import MAX_RECORDED_BYTES, BodyCollector, Exchange
 from metis.gateway.models import Target
 from metis.gateway.pass_through import KeepAlive, ModelEcho
 from metis.gateway.upstream import Upstream
 from metis.projection import Loss
-from metis.streaming import StreamError, StreamEvent
+from metis.streaming import MessageComplete, StreamError, StreamEvent
 from metis.streaming.events import provider_error as error_of_event
 from metis.streaming.text_frames import SseParser
 from metis.transport.response import (
+    LARGE_BYTES,
+    MAX_TAIL_BYTES,
     ConnectionWatch,
     body_chunks,
     decode,
@@ -51,6 +53,8 @@ from metis.transport.response import (
     page_error,
     raise_error,
     read_body,
+    run_by_size,
+    run_outside,
 )
 from metis.transport.retry import call_failures, describe_break, provider_error
 from metis.wire.call import (
@@ -155,7 +159,7 @@ class Translation:
         self, request: CanonicalRequest, policy: Policy, keep_alive: KeepAlive
     ) -> None:
         exchange = self._call.exchange
-        wire = self.encode(request, policy)
+        wire = await run_by_size(len(self._call.body), self.encode, request, policy)
         self._context = self._client_context(request)
         context = RequestContext(
             session_id=exchange.session_id or exchange.id,
@@ -227,18 +231,22 @@ class Translation:
         body = await read_body(response, self._limits.response_bytes)
         if exchange.records_bytes:
             exchange.response_parts.append(body[:MAX_RECORDED_BYTES])
+        exchange.received_bytes = len(body)
         latency = round((time.monotonic() - exchange.timings.begin) * 1000)
         context = replace(context, status=response.status, latency_ms=latency)
         try:
-            message = decode(self._adapter, body, context, response)
+            message = await run_by_size(len(body), decode, self._adapter, body, context, response)
         except DecodeError as error:
             raise _unreadable(error, self._adapter.name) from None
         exchange.response = message
-        served = self._client.encode_response(message, self._context)
-        exchange.losses += served.losses
-        echo = self._echo()
-        body = served.body if echo is None else echo.feed(served.body) + echo.finish()
+        body = await run_by_size(len(body), self._served_body, message)
         await call.reply(200, [JSON_TYPE, *metis_headers(call)], body)
+
+    def _served_body(self, message: Message) -> bytes:
+        served = self._client.encode_response(message, self._context)
+        self._call.exchange.losses += served.losses
+        echo = self._echo()
+        return served.body if echo is None else echo.feed(served.body) + echo.finish()
 
     def output_items(self) -> tuple[str, list[Any]]:
         """Return the id and the output of the response, as a client of Responses got them."""
@@ -255,7 +263,7 @@ class Translation:
             return None
         return ModelEcho(self._call.exchange.requested_model, self._endpoint.protocol)
 
-    async def _stream(
+    async def _stream(  # noqa: C901 - a function per chunk would cost a tenth of a delta
         self,
         response: "aiohttp.ClientResponse",
         context: RequestContext,
@@ -267,35 +275,48 @@ class Translation:
         writer = StreamWriter(call, self._client, self._context, self._echo())
         watch = ConnectionWatch(response)
         failure: Exception | None = None
-        has_begun = False
-        parts = exchange.response_parts if exchange.records_bytes else None
-        size = 0
+        has_begun, size, last_byte = False, 0, 1 << 62
+        collector = BodyCollector(exchange) if exchange.records_bytes else None
         try:
             async for chunk in body_chunks(response, self._limits.response):
-                if parts is not None and size <= MAX_RECORDED_BYTES:
-                    size += len(chunk)
-                    parts.append(chunk)
+                if collector is not None:
+                    collector.add(chunk)
                 if not has_begun:
                     has_begun = not chunk.isspace()
                     if is_web_page(chunk):
-                        raise page_error(chunk, response.status, self._adapter.name)
-                await writer.write(decoder.feed(chunk), keep_alive)
-            watch.check()
+                        raise page_error(  # noqa: TRY301 - as whatever else may break the stream
+                            chunk, response.status, self._adapter.name
+                        )
+                size += len(chunk)
+                is_small = size <= LARGE_BYTES
+                events = decoder.feed(chunk) if is_small else await run_outside(decoder.feed, chunk)
+                await writer.write(events, keep_alive)
+                if events and type(events[-1]) is MessageComplete:
+                    last_byte = size + MAX_TAIL_BYTES
+                if size > last_byte or (events and type(events[-1]) is StreamError):
+                    # The response has ended, and what follows could be without end.
+                    response.close()
+                    break
+            else:
+                watch.check()
         except call_failures() as error:
             if not call.is_started:
+                exchange.response = await run_by_size(size, _message_so_far, decoder)
                 raise provider_error(error, self._adapter.name) from None
             failure = error
-        finally:
-            exchange.response = _message_so_far(decoder)
-        events = decoder.finish()
+        except BaseException:
+            exchange.response = await run_by_size(size, _message_so_far, decoder)
+            raise
+        exchange.received_bytes = size
+        events = await run_by_size(size, decoder.finish)
         if failure is not None:
             events = [
                 describe_break(event, failure) if isinstance(event, StreamError) else event
                 for event in events
             ]
         keep_alive.stop()
-        await writer.finish(events)
         exchange.response = _message_so_far(decoder)
+        await writer.finish(events)
         exchange.losses += writer.losses
 
 

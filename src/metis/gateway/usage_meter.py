@@ -4,7 +4,7 @@ Their bodies are not read beyond the model and the usage, wherever a provider st
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs
@@ -26,8 +26,9 @@ MAX_METERED_BYTES = 16 * 1024 * 1024
 """How much of a passed response is read for its usage."""
 _MAX_NAME = 200
 _MODEL_IN_PATH = re.compile(r"/(?:models|tunedModels|model|deployments)/([^/:]+)")
-_MODEL_IN_FORM = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,200})\r\n')
+_MODEL_IN_FORM = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n){0,8}\r\n([^\r\n]{1,200})\r\n')
 _FORM_BYTES = 64 * 1024
+_MAX_USAGE_LINES = 20
 _USAGE_MARKS = (b'"usage"', b'"usageMetadata"', b'"billed_units"')
 _BUCKETS = (
     *("input_tokens", "cached_input_tokens", "cache_creation_input_tokens"),
@@ -70,6 +71,22 @@ def requested_model(path: str, query: bytes, body: bytes) -> str:
     return "" if form is None else form[1].decode(errors="replace")
 
 
+def _usage_lines(body: bytes) -> Iterator[bytes]:
+    """Yield the last lines of a body that may state usage, the last one first.
+
+    They are searched from the end: a body of line breaks alone would take seconds to split.
+    """
+    end = len(body)
+    for _ in range(_MAX_USAGE_LINES):
+        place = max(body.rfind(mark, 0, end) for mark in _USAGE_MARKS)
+        if place < 0:
+            return
+        start = body.rfind(b"\n", 0, place) + 1
+        stop = body.find(b"\n", place)
+        yield body[start : len(body) if stop < 0 else stop].rstrip()
+        end = start
+
+
 class UsageMeter:
     """Adds up what the responses of one passed call state as their usage."""
 
@@ -81,11 +98,10 @@ class UsageMeter:
         if not any(mark in body for mark in _USAGE_MARKS):
             return
         head = body.lstrip()[:1]
-        lines = [body] if head in b"{[" and head else body.splitlines()
+        lines = iter([body]) if head in b"{[" and head else _usage_lines(body)
         # Events repeat what was used so far: the last one that states it counts.
-        for line in reversed(lines):
-            data = line.removeprefix(b"data:")
-            if any(mark in data for mark in _USAGE_MARKS) and (usage := _read_usage(data)):
+        for line in lines:
+            if usage := _read_usage(line.removeprefix(b"data:")):
                 self._usage = usage if self._usage is None else _sum(self._usage, usage)
                 return
 

@@ -77,7 +77,7 @@ async def serve_socket(gateway: Core, scope: Scope, receive: Receive, send: Send
     exchange.requested_model = exchange.model
     try:
         await gateway.reserve(call)
-        await tunnel(gateway, call, provider, place.path)
+        await tunnel(gateway, call, provider, place.quoted)
     except ProviderError as error:
         exchange.status, exchange.error = error.status or _BAD_GATEWAY, error.text
         await _refuse(scope, send, exchange.status, error)

@@ -44,6 +44,7 @@ from metis.transport.keys import Keys, key_headers, with_key_hint
 from metis.transport.response import (
     ACCEPTED_ENCODINGS,
     LARGE_BYTES,
+    MAX_TAIL_BYTES,
     ConnectionWatch,
     body_chunks,
     check_redirect,
@@ -75,8 +76,6 @@ log = logging.getLogger("metis.transport")
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1024 * 1024
-_MAX_TAIL_BYTES = 65_536
-"""What may follow a complete response; it is read so that the connection can be used again."""
 _COST_DELAYS_S = (1.0, 2.0, 4.0)
 """Waits for a cost that OpenRouter does not know yet: it needs some seconds after a response."""
 _NOT_FOUND_STATUS = 404
@@ -352,7 +351,7 @@ class Transport:
                     )
                     for event in events:
                         if type(event) is MessageComplete:
-                            last_byte = size + _MAX_TAIL_BYTES
+                            last_byte = size + MAX_TAIL_BYTES
                             yield _timed(event, start)
                         else:
                             yield event

@@ -47,6 +47,9 @@ ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 LARGE_BYTES: Final = 1 << 20
 """From this size on, a response is decoded in a thread, where Python lets other tasks run."""
 
+MAX_TAIL_BYTES: Final = 65_536
+"""What may follow a complete response; it is read so that the connection can be used again."""
+
 _PIECE_BYTES = 1 << 16
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 _DEFLATE_METHOD = 8
@@ -323,6 +326,13 @@ async def run_outside(function: Callable[..., _Result], *arguments: object) -> _
     except asyncio.CancelledError:
         await asyncio.wait([future])
         raise
+
+
+async def run_by_size(size: int, function: Callable[..., _Result], *arguments: object) -> _Result:
+    """Call a function whose work grows with the size of its input: in a thread if that is large."""
+    if size <= LARGE_BYTES:
+        return function(*arguments)
+    return await run_outside(function, *arguments)
 
 
 def _cut(data: bytes) -> Iterator[bytes]:

@@ -60,6 +60,11 @@ class _PartialBlock:
         self.tool_use_id = ""
         self.is_closed = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether only the start of a text or a thought has come."""
+        return self.wire in _PLAIN_STARTS and not (self.is_reported or self.is_closed)
+
     def first_form(self, delta_form: Wire | None = None) -> Wire | None:
         """Return the original form for the first event of the block; None for the others.
 
@@ -119,6 +124,8 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         self._call_counts: dict[str, int] = {}
         self._newest = 0
         """The highest index of a block."""
+        self._moved: dict[int, int] = {}
+        """Our index of a block whose index in the stream belonged to another one before."""
 
     def _early_end_error(self) -> ProviderError:
         if not self._has_begun and self._head.strip():
@@ -148,7 +155,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
 
     def _on_message_start(self, wire: Wire, events: list[StreamEvent]) -> None:
         body = dict(maybe_object(wire.get("message")))
-        if self._body:
+        if self._body or self._blocks:
             if body.get("id") != self._body.get("id"):
                 # Another response began after part of this one was shown (T133).
                 self._fail(NetworkError("another response began in the same stream"), events)
@@ -160,8 +167,13 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         self._add_usage(decode_usage(body.get("usage"), self._context), events)
 
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
-        self._report_unclosed(events)
         index = _index(wire, len(self._blocks))
+        earlier = self._blocks.get(index)
+        # Some proxies begin a block twice; the first of them holds nothing.
+        is_repeated = earlier is not None and earlier.is_empty
+        if not is_repeated:
+            self._report_unclosed(events)
+            index = self._new_index(index, events)
         block = self._new_block(index, dict(maybe_object(wire.get("content_block"))))
         match block.wire:
             case {"type": "tool_use", "id": str(wire_id), "name": str(name)}:
@@ -178,6 +190,20 @@ class AnthropicStreamDecoder(SseStreamDecoder):
             case _:
                 pass
 
+    def _new_index(self, index: int, events: list[StreamEvent]) -> int:
+        """Return our index of a block that begins.
+
+        A server that begins two blocks with one index would replace what was shown of the first.
+        """
+        self._moved.pop(index, None)
+        block = self._blocks.get(index)
+        if block is None:
+            return index
+        self._close_block(index, events)
+        block.is_reported = False  # the fast path leaves deltas of such blocks to this class
+        self._moved[index] = self._newest + 1
+        return self._newest + 1
+
     def _new_block(self, index: int, wire: Wire) -> _PartialBlock:
         if wire.get("type") == "tool_use":
             self._meter.add_call()
@@ -189,6 +215,8 @@ class AnthropicStreamDecoder(SseStreamDecoder):
 
     def _on_block_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
         index, delta = _index(wire, self._newest), maybe_object(wire.get("delta"))
+        if self._moved:
+            index = self._moved.get(index, index)
         block = self._blocks.get(index)
         if block is None:
             # Some hosts send deltas without the start of their block.
@@ -239,6 +267,9 @@ class AnthropicStreamDecoder(SseStreamDecoder):
 
     def _on_block_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
         index = _index(wire, self._newest)
+        self._close_block(self._moved.get(index, index), events)
+
+    def _close_block(self, index: int, events: list[StreamEvent]) -> None:
         block = self._blocks.get(index)
         if block is None or block.is_closed:
             return
@@ -284,7 +315,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         if block is not None and not block.is_closed:
             kind = block.wire.get("type")
             if kind not in _STREAMED_TYPES or not block.is_reported:
-                self._on_block_stop({"index": self._newest}, events)
+                self._close_block(self._newest, events)
 
     def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
         self._report_unclosed(events)
