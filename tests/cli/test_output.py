@@ -161,3 +161,19 @@ def test_a_status_line_is_nothing_where_nobody_watches(
     line.show("file 1")
     line.clear()
     assert stream.getvalue() == ""
+
+
+def test_a_notice_breaks_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "metis: " + "words that go on " * 12
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "60")
+    output.echo_notice(text.strip())
+    rows = terminal.getvalue().splitlines()
+    assert len(rows) > 2
+    assert max(map(len, rows)) <= 60
+    assert " ".join(row.strip() for row in rows) == text.strip()
+    piped = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", piped)
+    output.echo_notice(text.strip())
+    assert piped.getvalue() == f"{text.strip()}\n"

@@ -47,6 +47,9 @@ def test_a_trace_tells_everything_in_order() -> None:
     lines = [json.loads(line) for line in run("trace", session, "--json").stdout.splitlines()]
     assert sorted(line["at"] for line in lines) == [line["at"] for line in lines]
     assert run("trace", "sess_none").exit_code == 2
+    # Without a session it is the one that changed last, as for `metis show`.
+    assert run("trace").stdout == run("trace", session).stdout
+    assert run("export").stdout == run("export", session).stdout
 
 
 @pytest.mark.parametrize("width", [19, 59, 120])

@@ -153,7 +153,11 @@ class Catalog(Struct, frozen=True, kw_only=True):
         return read_catalog(overlay, base=self)
 
     def _hint(self, name: str) -> str:
-        near = difflib.get_close_matches(name, [*self.aliases, *self.entries], n=3)
+        names = [*self.aliases, *self.entries]
+        # Part of a name is more likely meant than another name of the same length.
+        longer = sorted((each for each in names if name.lower() in each.lower()), key=len)
+        near = longer[:3] if name else []
+        near = near or difflib.get_close_matches(name, names, n=3)
         # The instructions for adding a model would hide the likely misspelling.
         if near:
             return f"did you mean {' or '.join(near)}?"

@@ -59,4 +59,8 @@ STORE = click.option(
     help="sqlite:///path or postgresql://...; default: metis.db in $METIS_HOME.",
 )
 SESSION = click.argument("session_id", metavar="SESSION", shell_complete=complete_sessions)
+LAST_SESSION = click.argument(
+    "session_id", metavar="[SESSION]", default="last", shell_complete=complete_sessions
+)
+"""A session; the one that changed last if none is named."""
 INPUT = click.argument("source", metavar="FILE|-", type=click.File("rb"))

@@ -11,7 +11,7 @@ from msgspec import Struct
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachments import attachment_block, decode_text, read_attachment, read_fragment
 from metis.cli.error_text import INCOMPLETE, INTERRUPTED, INVALID, retry_notice
-from metis.cli.output import echo, echo_json, write_data
+from metis.cli.output import echo, echo_json, echo_notice, write_data
 from metis.cli.render import first_code
 from metis.cli.schemas import read_schema
 from metis.cli.startup import (
@@ -125,7 +125,7 @@ async def _answer(question: Question, start: StartOptions) -> int:
     prompt = await question.prompt()
     async with start_session(start) as started:
         if started.notice:
-            echo(style(started.notice, dim=True), err=True)
+            echo_notice(started.notice, dim=True)
         is_for_people = not (question.as_json or question.code_only or start.schema)
         # Markdown is drawn for a person only; a program gets the text as the model wrote it.
         if sys.stdout.isatty() and is_for_people:
@@ -237,7 +237,7 @@ def _exit_code(ended: TurnEnded | None, text: str) -> int:
     reason = StopReason.UNKNOWN if ended is None else ended.stop_reason
     if reason in _COMPLETE and text:
         return 0
-    echo(f"metis: {_why_incomplete(reason, text)}", err=True)
+    echo_notice(f"metis: {_why_incomplete(reason, text)}")
     return INCOMPLETE
 
 

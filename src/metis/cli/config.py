@@ -44,8 +44,9 @@ def print_settings() -> int:
     """Print every setting as a line of the file, with its description and its source."""
     paths = UserPaths.from_environment()
     loaded = load(paths=paths)
-    state = "" if paths.settings.exists() else " (not there yet: `metis config set` creates it)"
-    echo(style(f"# {paths.settings}{state}", dim=True))
+    echo(style(f"# {paths.settings}", dim=True))
+    if not paths.settings.exists():
+        echo(style("# (not there yet: `metis config set` creates it)", dim=True))
     for name, setting in SETTINGS.items():
         echo()
         for line in fold(f"# {setting.description}", screen_width()):

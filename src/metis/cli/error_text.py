@@ -28,7 +28,7 @@ from metis.canonical.errors import (
     WebPageError,
 )
 from metis.canonical.urls import without_login
-from metis.cli.output import echo
+from metis.cli.output import echo_notice
 
 # The command ran, but its result is empty, cut off or refused.
 INCOMPLETE = 1
@@ -68,7 +68,7 @@ def report_error(error: Exception) -> int:
     """
     if not isinstance(error, MetisError | OSError):
         raise error
-    echo(f"metis: {error_line(error)}", err=True)
+    echo_notice(f"metis: {error_line(error)}")
     return exit_code(error)
 
 

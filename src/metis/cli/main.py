@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from metis.cli import gateway_commands, setup_commands, store_commands, wire_commands
-from metis.cli.arguments import SESSION, STORE, complete_models, complete_sessions
-from metis.cli.output import EchoHandler, echo, echo_disabled
+from metis.cli.arguments import LAST_SESSION, STORE, complete_models, complete_sessions
+from metis.cli.output import EchoHandler, echo, echo_disabled, echo_notice
 from metis.version import SPEC_VERSION, __version__
 
 # The command that gets the arguments if they do not begin with a command.
@@ -53,7 +53,7 @@ class CommandGroup(click.Group):
         try:
             code = super().main(*args, standalone_mode=False, **extra)
         except click.UsageError as error:
-            echo(f"metis: {_usage_line(error)}", err=True)
+            echo_notice(f"metis: {_usage_line(error)}")
             sys.exit(error.exit_code)
         except click.ClickException as error:
             echo(error.format_message(), err=True)  # it names a file and a line
@@ -362,11 +362,14 @@ def cost(
 
 
 @cli.command()
-@SESSION
+@LAST_SESSION
 @STORE
 @click.option("--json", "as_json", is_flag=True, help="Print each step as a line of JSON.")
 def trace(session_id: str, store: str | None, *, as_json: bool) -> int:
-    """Show the steps of a session: which model answered and why, how long it took, what it cost."""
+    """Show the steps of a session: which model answered and why, how long it took, what it cost.
+
+    Without an argument it shows the session that changed last.
+    """
     from metis.cli.trace import print_trace
 
     return print_trace(store, session_id, as_json=as_json)

@@ -17,7 +17,9 @@ from typing import IO, TextIO
 
 from metis.cli.text import (
     escape_controls,
+    fold,
     screen_width,
+    style,
     styled_text,
     truncate,
     visible_controls,
@@ -39,6 +41,15 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     if stream is not None:
         end = "\n" if nl else ""
         write_text(stream, styled_text(text, has_colour=has_colour(stream)) + end)
+
+
+def echo_notice(text: str, *, dim: bool = False) -> None:
+    """Print text to standard error; on a terminal, lines break between words."""
+    stream = _stream(is_error=True)
+    if stream is not None and stream.isatty():
+        rows = [row for line in text.splitlines() for row in fold(line, screen_width())]
+        text = "\n".join(rows)
+    echo(style(text, dim=dim), err=True)
 
 
 def has_colour(stream: TextIO) -> bool:

@@ -69,8 +69,8 @@ def _print_none() -> None:
     if is_switched_off():
         echo(f"{SWITCH} turns plugins off.", err=True)
     else:
-        kinds = ", ".join(GROUPS.values())
-        echo(f"No installed package adds anything to metis. Packages may add: {kinds}.", err=True)
+        echo("No installed package adds anything to metis. Packages may add:", err=True)
+        echo(f"{', '.join(GROUPS.values())}.", err=True)
 
 
 def _row(plugin: Plugin) -> PluginRow:

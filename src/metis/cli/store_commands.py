@@ -5,7 +5,7 @@ from typing import IO, Any
 
 import click
 
-from metis.cli.arguments import SESSION, STORE, complete_sessions
+from metis.cli.arguments import LAST_SESSION, SESSION, STORE, complete_sessions
 
 # Formats of other packages are known only when one is used, so the parser accepts any name.
 SESSION_FORMATS = (
@@ -184,7 +184,7 @@ def similar(  # noqa: PLR0913 - one parameter an option
 
 
 @click.command()
-@SESSION
+@LAST_SESSION
 @STORE
 @click.option(
     "--format",
@@ -210,7 +210,8 @@ def export(  # noqa: PLR0913 - one parameter an option
 ) -> int:
     """Export a session: JSONL (can be re-imported), Markdown, HTML, or for another program.
 
-    What a format cannot hold is listed on standard error, one part a line.
+    Without an argument it exports the session that changed last. What a format cannot hold is
+    listed on standard error, one part a line.
     """
     from metis.cli.transfer import write_export
 

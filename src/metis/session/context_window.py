@@ -31,7 +31,7 @@ RECENT_SHARE = 0.3
 CompactionTrigger = Literal["limit", "user", "overflow"]
 """Why a history is compacted: it is near the limit, the user asked, or the model refused it."""
 
-SUMMARY_LEAD = "What was said before, summed up:\n\n"
+SUMMARY_LEAD = "Summary of the earlier conversation:\n\n"
 PENDING_PROMPT_LEAD = "\n\nThe last question, which is still to be answered:\n\n"
 
 _OVERFLOW_ATTEMPTS = 2

@@ -209,13 +209,16 @@ def window_use(context: TurnContext, model: str | None) -> WindowUse | None:
     resolved = _next_model(context, model)
     if resolved is None:
         return None
-    tokens = estimate_tokens(context.conversation.messages, context.setup.tools, resolved)
+    tokens = _used_tokens(context, resolved)
     window = context.state.context_window(resolved)
     return WindowUse(model=resolved.id, tokens=tokens, window_tokens=window)
 
 
 def window_parts(context: TurnContext, model: str | None) -> dict[str, int]:
-    """Return the tokens of each kind of block in the history, and of the tool definitions."""
+    """Return the tokens of each kind of block in the history, and of the tool definitions.
+
+    Together they are the tokens of `window_use`, which counts what the provider reported.
+    """
     resolved = _next_model(context, model)
     if resolved is None:
         return {}
@@ -231,7 +234,12 @@ def window_parts(context: TurnContext, model: str | None) -> dict[str, int]:
     parts = {kind: resolved.estimate_tokens(messages) for kind, messages in by_kind.items()}
     if context.setup.tools and resolved.capabilities.supports_tools:
         parts["tools"] = resolved.estimate_tokens((), context.setup.tools)
-    return parts
+    total, estimate = _used_tokens(context, resolved), sum(parts.values())
+    return {kind: round(tokens * total / estimate) for kind, tokens in parts.items() if tokens}
+
+
+def _used_tokens(context: TurnContext, model: ResolvedModel) -> int:
+    return estimate_tokens(context.conversation.messages, context.setup.tools, model)
 
 
 def last_routing(context: TurnContext) -> Why | None:

@@ -134,7 +134,7 @@ _ROWS = (
         kind=str,
         variable="METIS_EMBEDDING_MODEL",
         description="The model of `metis embed` and `metis similar`.",
-        example='"openai:text-embedding-3-small"',
+        example='"ollama:nomic-embed-text"',
     ),
     Setting(
         name="theme",

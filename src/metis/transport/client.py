@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
@@ -56,6 +56,7 @@ from metis.transport.response import (
     read_response,
     read_rest,
     run_outside,
+    timed,
 )
 from metis.transport.retry import (
     Retry,
@@ -178,8 +179,7 @@ class Transport:
         request = embedding_request(adapter.profile, model, texts, is_query=is_query)
 
         async def read(_: Adapter, body: bytes, *__: object) -> Embeddings:
-            decode = partial(decode_embeddings, adapter.profile, model, body, len(texts))
-            return await run_outside(decode) if len(body) > LARGE_BYTES else decode()
+            return await run_outside(decode_embeddings, adapter.profile, model, body, len(texts))
 
         context = adapter.complete_context(RequestContext(session_id="embeddings"))
         return await self._complete(adapter, request, context, read)
@@ -352,7 +352,7 @@ class Transport:
                     for event in events:
                         if type(event) is MessageComplete:
                             last_byte = size + MAX_TAIL_BYTES
-                            yield _timed(event, start)
+                            yield timed(event, start)
                         else:
                             yield event
                     if size > last_byte or (events and type(events[-1]) is StreamError):
@@ -372,7 +372,7 @@ class Transport:
             if type(event) is StreamError and broken_by is not None:
                 yield describe_break(event, broken_by)
             else:
-                yield _timed(event, start) if type(event) is MessageComplete else event
+                yield timed(event, start) if type(event) is MessageComplete else event
 
     def _post(self, call: _Call) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
         request, profile, key = call.request, call.adapter.profile, call.key
@@ -490,13 +490,3 @@ def environment_proxy(url: str) -> tuple[str | None, str | None]:
     if "://" not in proxy:
         proxy = f"http://{proxy}"
     return split_login(proxy)
-
-
-def _timed(event: MessageComplete, start: float) -> MessageComplete:
-    """Add to the usage of the final message how long the response took."""
-    metadata = event.message.metadata
-    if metadata.usage is None:
-        return event
-    usage = replace(metadata.usage, latency_ms=round((time.monotonic() - start) * 1000))
-    message = replace(event.message, metadata=replace(metadata, usage=usage))
-    return replace(event, message=message)

@@ -7,6 +7,7 @@ two pieces.
 
 import asyncio
 import re
+import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -31,6 +32,7 @@ from metis.canonical.errors import (
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus
 from metis.canonical.urls import shown_address
+from metis.streaming import MessageComplete
 from metis.streaming.arguments import partial_arguments
 from metis.streaming.limits import NO_LIMITS, StreamLimits, limit_error
 from metis.transport.retry import retry_after
@@ -389,3 +391,13 @@ class _Inflater:
         is_raw = self._is_deflate and data[0] & 0xF != _DEFLATE_METHOD
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _GZIP_OR_ZLIB)
         return self._inflate
+
+
+def timed(event: MessageComplete, start: float) -> MessageComplete:
+    """Add to the usage of the final message how long the response took."""
+    metadata = event.message.metadata
+    if metadata.usage is None:
+        return event
+    usage = replace(metadata.usage, latency_ms=round((time.monotonic() - start) * 1000))
+    message = replace(event.message, metadata=replace(metadata, usage=usage))
+    return replace(event, message=message)

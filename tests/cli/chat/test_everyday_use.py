@@ -1,5 +1,6 @@
 """What people do in a chat beside asking: paste, go back, export again, try again."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,12 @@ def test_a_bookmark_stays_where_it_was_set(chat: Terminal) -> None:
     chat.wait_for(lambda text: "before turn 1" not in text)
     chat.send("/bookmark")
     chat.wait_for("#1  start  one")
+    chat.send("/bookmark end")
+    chat.wait_for('Bookmarked as "end" (#2)')
+    chat.send("/rewind 1")
+    chat.wait_for("Went back to before turn 1.")
+    chat.send("/bookmark")
+    chat.wait_for("#2  end    one")
     chat.send("/rewind nowhere")
     chat.wait_for("There is no bookmark nowhere; /bookmark lists them.")
     chat.send("/rewind #1")
@@ -219,3 +226,26 @@ def test_a_long_answer_notifies(start: Start, tmp_path: Path) -> None:
     assert b"\x1b]9;" not in chat.raw
     send_and_wait(chat, "count to 60 sim: slow 40", "59, 60")
     assert b"\x1b]9;metis: the answer is complete\x07" in chat.raw
+
+
+def test_long_ids_stay_whole_in_a_narrow_terminal(start: Start) -> None:
+    chat = ready(start(columns=80))
+    chat.send("/models gemini preview")
+    chat.wait_for("T tools")
+    assert re.search(
+        r"^gemini:deep-research-\w+-preview-\d\d-\d{4}$", chat.scrollback, re.MULTILINE
+    )
+    chat.send("/diff gemini")
+    text = chat.wait_for(lambda text: "gemini:gemini" in text.rpartition("/diff gemini")[2])
+    assert "There is no model" not in text
+
+
+def test_the_parts_of_the_window_add_up(chat: Terminal) -> None:
+    send_and_wait(chat, "say something", "something\n")
+    chat.send("/context")
+    text = chat.wait_for("tool definitions").rpartition("/context")[2]
+    total, *parts = (
+        float(number) * (1000 if unit else 1)
+        for number, unit in re.findall(r"about ([\d.]+)(k?)", text)
+    )
+    assert sum(parts) == pytest.approx(total, rel=0.02)

@@ -80,17 +80,33 @@ def prefix_rows(prefix: str, rows: Iterable[Text], style: str = "") -> list[Text
 
 
 def table_rows(
-    cells: Sequence[Sequence[Text]], width: int, *, right: Collection[int] = ()
+    cells: Sequence[Sequence[Text]],
+    width: int,
+    *,
+    right: Collection[int] = (),
+    whole: Collection[int] = (),
 ) -> list[Text]:
-    """Return the rows of a table with its head; the columns in `right` are right-aligned."""
+    """Return the rows of a table with its head; the columns in `right` are right-aligned.
+
+    A cell of a column in `whole`, such as an id to copy, is not broken: if it is too long, it has
+    a line of its own.
+    """
     head, *body = cells or [[]]
     widths = _column_widths(cells, width)
     rule = Text((" " * GAP).join("─" * size for size in widths), "dim")
     return [
         *_aligned(head, widths, right),
         rule,
-        *(line for row in body for line in _aligned(row, widths, right)),
+        *(line for row in body for line in _whole_lines(row, widths, right, whole)),
     ]
+
+
+def _whole_lines(
+    row: Sequence[Text], widths: Sequence[int], right: Collection[int], whole: Collection[int]
+) -> list[Text]:
+    long = {n for n in whole if n < len(row) and cell_width(row[n].plain) > widths[n]}
+    rest = [Text() if column in long else cell for column, cell in enumerate(row)]
+    return [*(row[column] for column in sorted(long)), *_aligned(rest, widths, right)]
 
 
 def column_rows(

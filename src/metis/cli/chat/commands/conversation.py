@@ -2,9 +2,10 @@
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from metis.canonical.errors import InvalidValueError, NoTurnError
+from metis.canonical.errors import InvalidValueError, NoTurnError, StoreError
 from metis.canonical.message import Role
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.keyboard import ask_yes_no
@@ -40,7 +41,7 @@ async def retry(state: ChatState, model: str) -> None:
 async def rewind(state: ChatState, position: str) -> None:
     """Go back to before a turn, or to a bookmark; without an argument, list the turns."""
     if not position and not state.screen.is_plain and state.session.turns:
-        position = await Picker(state.screen, "/rewind", _positions(state)).pick() or ""
+        position = await Picker(state.screen, "/rewind", await _positions(state)).pick() or ""
         if not position:
             return
     if not position:
@@ -75,7 +76,7 @@ def _bookmarked(state: ChatState, name: str) -> int | str:
     raise NoTurnError(f"there is no bookmark {name}; /bookmark lists them")
 
 
-def _positions(state: ChatState) -> list[Choice]:
+async def _positions(state: ChatState) -> list[Choice]:
     """Return the turns, the newest first, and the bookmarks."""
     turns = [
         Choice(str(turn.number), f"before turn {turn.number}", text_of(turn.prompt.content))
@@ -83,7 +84,7 @@ def _positions(state: ChatState) -> list[Choice]:
     ]
     bookmarks = [
         Choice(number or name, f"{number} {name}".strip(), text)
-        for number, name, text in bookmarked_points(state)
+        for number, name, text in await bookmarked_points(state)
     ]
     return [*turns, *bookmarks]
 
@@ -109,14 +110,14 @@ async def bookmark(state: ChatState, name: str) -> None:
         text = f'Bookmarked as "{name}" (#{number}). /rewind {name} returns to this point.'
         state.screen.print(text, "dim")
         return
-    points = bookmarked_points(state)
+    points = await bookmarked_points(state)
     if not points:
         state.screen.print("There are no bookmarks; /bookmark NAME sets one.", "dim")
         return
     state.screen.write(column_rows(points, state.screen.width))
 
 
-def bookmarked_points(state: ChatState) -> list[tuple[str, str, str]]:
+async def bookmarked_points(state: ChatState) -> list[tuple[str, str, str]]:
     """Return the number, the name and the text of each bookmark."""
     session = state.session
     texts = {message.id: text_of(message.content) for message in session.messages}
@@ -126,6 +127,13 @@ def bookmarked_points(state: ChatState) -> list[tuple[str, str, str]]:
         for number, message_id in session.checkpoints.items()
     ]
     points += [("", name, message_id) for name, message_id in session.bookmarks.items()]
+    for _, _, message_id in points:
+        # A bookmark may be in turns that were taken back.
+        if message_id is not None and message_id not in texts:
+            with suppress(StoreError):
+                message = await state.library.store.message(session.id, message_id)
+                texts[message_id] = text_of(message.content)
+    texts[""] = "(the beginning)"
     return [
         (number, name, one_line(texts.get(message_id or "", ""), _EXCERPT_WIDTH))
         for number, name, message_id in points

@@ -100,9 +100,7 @@ async def _named(state: ChatState, name: str) -> ModelChoice:
     if name.partition(":")[0] in (SIMULATOR, LOCAL) or name in SERVER_NAMES:
         return await state.chooser.named(name)
     if not state.library.options.simulate:
-        if name in adapters.names():
-            name = f"{name}:{adapters.profile_of(name).default_model}"
-        return ModelChoice(model=state.library.models.resolve(name))
+        return ModelChoice(model=_resolved(state, name))
     simulated = await state.chooser.named(f"{SIMULATOR}:{name}")
     try:
         real = await state.chooser.named(name)
@@ -110,6 +108,13 @@ async def _named(state: ChatState, name: str) -> ModelChoice:
         return simulated
     question = f"{real.model} can be used for real. Leave the simulator?"
     return real if await ask_yes_no(state.keyboard, question) else simulated
+
+
+def _resolved(state: ChatState, name: str) -> str:
+    """Return the id of a model by its id, alias or suffix, or by its provider alone."""
+    if name in adapters.names():
+        name = f"{name}:{adapters.profile_of(name).default_model}"
+    return state.library.models.resolve(name)
 
 
 async def _swap(state: ChatState, name: str, previous: str | None = None) -> bool:
@@ -203,7 +208,7 @@ async def list_models(state: ChatState, words: str) -> None:
     for model in matching:
         style = "" if model.is_configured else "dim"
         cells.append([Text(cell, style) for cell in model.cells(model.id)])
-    state.screen.write(table_rows(cells, state.screen.width, right=(2, 3, 4)))
+    state.screen.write(table_rows(cells, state.screen.width, right=(2, 3, 4), whole=(0,)))
     state.screen.print(LEGEND, "dim")
     if not words:
         state.screen.print("/models WORDS searches all models; @alias asks one once.", "dim")
@@ -214,7 +219,8 @@ async def diff(state: ChatState, name: str) -> None:
     if not name:
         state.screen.print("Name the model to compare with: /diff MODEL.", "red")
         return
-    for model in (name,) if state.model is None else (state.model, name):
+    other = _resolved(state, name)
+    for model in (other,) if state.model is None else (state.model, other):
         preview = state.session.preview_swap(model)
         _show_preview(state, preview, shows_reformatted=True)
         if not preview.fits:
