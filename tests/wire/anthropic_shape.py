@@ -1,4 +1,4 @@
-"""Requests of Anthropic Messages, seen from outside: what the types of its SDK cannot say."""
+"""Rules of Anthropic Messages requests that the SDK's types cannot express."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ TURNS = "messages"
 
 
 def faults(body: dict[str, Any]) -> Iterator[str]:
-    """Calls that are not answered in the next turn, and blank texts."""
+    """Return tool calls without a result in the next turn, and blank texts."""
     waiting: list[str] = []
     for turn in body["messages"]:
         blocks = maybe_list(turn["content"])

@@ -1,4 +1,4 @@
-"""Cassettes: what records exchanges over HTTP, and plays them back where no server is."""
+"""Record HTTP exchanges in cassettes, and play them back without a server."""
 
 import json
 import re
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-# Neither has types; what they give is JSON or handed on.
+# Neither package has types; their values are JSON or are passed on unread.
 vcr: Any = import_module("vcr")
 yaml: Any = import_module("yaml")
 
 FOLDER = Path(__file__).parent.parent / "cassettes"
 NOWHERE = "http://server.invalid"
-"""Where a server is said to be when nobody listens."""
+"""The server address in a recording; nothing listens there."""
 
 _TIMES = re.compile(rb'("(?:created|created_at|completed_at)":)\d+')
 _MOMENTS = re.compile(rb'(?<="created_at":")[^"]+')
@@ -36,7 +36,7 @@ _dumper.add_representer(str, _write_text)
 
 
 class _Readable:
-    """Cassettes as YAML that a person can read: bodies over several lines stay so."""
+    """Cassettes as readable YAML: multi-line bodies stay on several lines."""
 
     @staticmethod
     def serialize(cassette: dict[str, Any]) -> str:
@@ -48,7 +48,7 @@ class _Readable:
 
 
 def cassette(name: str, *, is_recorded: bool = False) -> Any:
-    """Record a cassette anew, or play it back: then a request must be the recorded one."""
+    """Record a cassette, or play it back and require each request to equal the recorded one."""
     ids = _Ids()
     made = vcr.VCR(
         cassette_library_dir=str(FOLDER),
@@ -65,19 +65,19 @@ def cassette(name: str, *, is_recorded: bool = False) -> Any:
 
 
 class _Ids:
-    """Numbers in place of the ids that a server draws, so that a new recording gives the same."""
+    """Replaces ids that a server draws by numbers, so that a new recording gives equal bytes."""
 
     def __init__(self) -> None:
         self._numbered: dict[bytes, bytes] = {}
 
     def learn(self, body: bytes) -> None:
-        """Number the ids of an answer that were not seen before."""
+        """Number the ids of an answer that did not occur before."""
         for found, prefix in _IDS.findall(body):
             own = f"{len(self._numbered) + 1}".encode()
             self._numbered.setdefault(found, (prefix or b"id_") + own)
 
     def replace(self, body: bytes) -> bytes:
-        """A body with numbers in place of ids."""
+        """Return a body with numbers in place of ids."""
         for found, number in self._numbered.items():
             body = body.replace(found, number)
         return body
@@ -88,9 +88,9 @@ def _same_json(one: Any, other: Any) -> None:
 
 
 def _with_least_limit(body: Any) -> Any:
-    """The body with at least 16 output tokens, the least that OpenAI's Responses API accepts.
+    """Return the body with at least 16 output tokens, the minimum of OpenAI's Responses API.
 
-    The small model was recorded with 12; what is sent now is raised to the least, with a loss.
+    The small model was recorded with 12; requests are now raised to the minimum, with a loss.
     """
     if isinstance(body, dict) and "max_output_tokens" in body:
         fields = cast("dict[str, Any]", body)
@@ -99,7 +99,7 @@ def _with_least_limit(body: Any) -> Any:
 
 
 def _scrub_request(ids: _Ids, request: Any) -> Any:
-    """The request without the place where the server happened to listen."""
+    """Return the request without the address at which the server listened."""
     place = urlsplit(str(request.uri))
     request.uri = f"{NOWHERE}{place.path}{'?' if place.query else ''}{place.query}"
     headers: dict[str, Any] = dict(request.headers)
@@ -109,7 +109,7 @@ def _scrub_request(ids: _Ids, request: Any) -> Any:
 
 
 def _scrub_response(ids: _Ids, response: dict[str, Any]) -> dict[str, Any]:
-    """The response without times, ids and what else differs for no reason."""
+    """Return the response without times, ids and other values that differ in every recording."""
     headers: dict[str, Any] = response["headers"]
     names = sorted(name for name in headers if name.lower() in _RESPONSE_HEADERS)
     kept = {name: headers[name] for name in names}

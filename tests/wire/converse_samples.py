@@ -1,4 +1,4 @@
-"""Exchanges of Bedrock Converse drawn from botocore's own model of the service."""
+"""Draw Bedrock Converse exchanges from botocore's model of the service."""
 
 import base64
 from collections import Counter
@@ -8,13 +8,13 @@ from typing import Any
 from converse_shape import operation
 
 DEPTH = 8
-"""How deep a drawn value goes before only what is required is drawn."""
+"""The depth from which only required members are drawn."""
 WORDS = ("alpha", "beta gamma", "Grüße", "naïve 日本語", "line\nbreak", "42", " x ")
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(24)).decode()
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 
-# What the model calls a string and the service takes in one form only.
-SPOKEN: dict[str, tuple[Any, ...]] = {
+# Strings in the model of which the service accepts one form only.
+FIXED_FORMS: dict[str, tuple[Any, ...]] = {
     "toolUseId": ("tooluse_0123456789abcdefgh", "tooluse_1", "functions.f:0"),
     "name": ("get_weather", "lookup"),
     "uri": ("s3://bucket/a.png",),
@@ -41,13 +41,13 @@ PLAIN: dict[str, tuple[Any, ...]] = {
 
 
 def draw_request(seed: int) -> dict[str, Any]:
-    """A request body that the model of the service allows; the path has its model."""
+    """Return a request body that the service model allows; the path names the LLM."""
     drawn = _Drawer(seed).draw(operation().input_shape, keeps={"messages"})
     return {key: value for key, value in drawn.items() if key != "modelId"}
 
 
 def draw_response(seed: int, drawn: Counter[Any] | None = None) -> dict[str, Any]:
-    """The body of a response that the model of the service allows."""
+    """Return a response body that the service model allows."""
     return _Drawer(seed, drawn).draw(operation().output_shape)
 
 
@@ -58,10 +58,10 @@ class _Drawer:
         """How often earlier draws had a member; what they had least is drawn first."""
 
     def draw(self, shape: Any, key: str = "", depth: int = 0, keeps: set[str] | None = None) -> Any:
-        """Any JSON value that a shape allows."""
+        """Return any JSON value that a shape allows."""
         kind = shape.type_name
         if getattr(shape, "is_document_type", False):
-            return self.chance.choice(SPOKEN.get(key, ({"k": ["v", 1]}, {"other": {}})))
+            return self.chance.choice(FIXED_FORMS.get(key, ({"k": ["v", 1]}, {"other": {}})))
         if kind == "structure":
             return self._structure(shape, depth, keeps or set())
         if kind == "list":
@@ -70,7 +70,7 @@ class _Drawer:
         if kind == "map":
             return {word: self.draw(shape.value, "", depth + 1) for word in ("k", "other")}
         if kind == "string":
-            return self.chance.choice(shape.metadata.get("enum") or SPOKEN.get(key, WORDS))
+            return self.chance.choice(shape.metadata.get("enum") or FIXED_FORMS.get(key, WORDS))
         return self.chance.choice(PLAIN[kind])
 
     def _structure(self, shape: Any, depth: int, keeps: set[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The shape of Bedrock Converse, for the laws: botocore's own model of the service is the judge.
+"""Check bodies of Bedrock Converse against botocore's model of the service.
 
-Its validator looks at types, required keys and keys that nobody knows. The rest that the model
-says (enums, patterns, lengths, base64) is looked at here.
+botocore's validator checks types, required keys and unknown keys. This module checks the rest of
+the model: enums, patterns, lengths and base64.
 """
 
 import base64
@@ -21,25 +21,25 @@ MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 
 @cache
 def boto(name: str) -> Any:
-    """A module of botocore, which tells no types."""
+    """Import a module of botocore, which has no type hints."""
     return import_module(f"botocore.{name}")
 
 
 @cache
 def operation(name: str = "Converse") -> Any:
-    """The operation as botocore describes it."""
+    """Return botocore's description of an operation."""
     return boto("session").Session().get_service_model("bedrock-runtime").operation_model(name)
 
 
 def complaints(body: dict[str, Any]) -> list[str]:
-    """What botocore would not let pass, and what its model of the service forbids."""
+    """Return violations of the service model: botocore's validator, and the rules it skips."""
     shape, given = operation().input_shape, {"modelId": MODEL, **body}
     report: str = boto("validate").ParamValidator().validate(given, shape).generate_report()
     return [*filter(None, report.splitlines()), *_forbidden(given, shape, "$")]
 
 
 def _forbidden(value: Any, shape: Any, path: str) -> Iterator[str]:
-    """What a value says that the model of the service has no place for."""
+    """Return the constraint violations of a value: enums, patterns, lengths, base64."""
     if getattr(shape, "is_document_type", False):
         return
     kind = shape.type_name
@@ -83,7 +83,7 @@ _NAME = re.compile(r"[A-Za-z0-9()\[\]-]+(?:\s[A-Za-z0-9()\[\]-]+)*")
 
 
 def faults(body: dict[str, Any]) -> Iterator[str]:
-    """What the service refuses and its model does not tell: order, blank texts, documents."""
+    """Return what the service refuses beyond its model: turn order, blank texts, documents."""
     waiting: list[str] = []
     before = None
     names: list[str] = []
@@ -137,7 +137,7 @@ def _turn_faults(parts: list[dict[str, Any]], names: list[str]) -> Iterator[str]
 
 
 def answer_complaints(body: dict[str, Any]) -> list[str]:
-    """What the model of the service does not know of an answer, or of an event of a stream."""
+    """Return unknown parts of a response or a stream event, according to the service model."""
     shape = operation().output_shape
     if "output" not in body:
         shape = operation("ConverseStream").output_shape.members["stream"]
@@ -146,13 +146,13 @@ def answer_complaints(body: dict[str, Any]) -> list[str]:
 
 
 def read_answer(body: bytes, status: int = 200) -> dict[str, Any]:
-    """What botocore's own parser makes of an answer."""
+    """Parse a response with botocore's parser."""
     response: dict[str, Any] = {"body": body, "status_code": status, "headers": {}}
     return boto("parsers").create_parser("rest-json").parse(response, operation().output_shape)
 
 
 def read_stream(data: bytes) -> list[dict[str, Any]]:
-    """What botocore's own parser makes of the frames of a stream."""
+    """Parse the frames of a stream with botocore's parser."""
     shape = operation("ConverseStream").output_shape.members["stream"]
     buffer = boto("eventstream").EventStreamBuffer()
     buffer.add_data(data)

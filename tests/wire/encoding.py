@@ -13,7 +13,7 @@ def encode_request(
     tools: Sequence[ToolDefinition],
     options: AdapterOptions,
 ) -> bytes:
-    """Encode a request whose history was not encoded before."""
+    """Encode a request whose history has not been encoded before."""
     history = codec.history()
     history.add(messages)
     return history.body(tools, options)

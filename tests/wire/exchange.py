@@ -1,9 +1,9 @@
-"""Exchanges with providers: those written by hand in `exchanges/`, and recorded ones.
+"""Load exchanges with providers: handwritten ones in `exchanges/`, and recorded ones.
 
-A folder a protocol, a file a group of features. A stream is a list of events; a text in it stands
-for itself, so that comments, marks and broken frames can be written down too. How events are framed
-is said where it is not the usual way. An exchange with a `dialect` is not in the provider's own
-words, and its types do not judge it.
+There is a folder per protocol and a file per group of features. A stream is a list of events; a
+string in the list is sent verbatim, so that comments, markers and broken frames can be written too.
+An exchange states its framing where it is unusual. An exchange with a `dialect` deviates from the
+provider's format, and the SDK types do not check it.
 """
 
 import json
@@ -19,12 +19,12 @@ import corpus
 from metis.streaming.aws_event_stream import encode_event_frame
 
 LISTS = ("messages", "contents", "input")
-"""The names under which protocols keep the turns of a conversation."""
+"""The key of the turns of a conversation in each protocol."""
 _FOLDER = Path(__file__).parent / "exchanges"
 
 
 class Expected(Struct, frozen=True, forbid_unknown_fields=True):
-    """What must be true of an exchange in the canonical form; what is not named may be anything."""
+    """Facts that must hold for an exchange in canonical form; unset fields are not checked."""
 
     roles: list[str] | None = None
     """The roles of the messages of the request."""
@@ -38,7 +38,7 @@ class Expected(Struct, frozen=True, forbid_unknown_fields=True):
     citations: list[str] | None = None
     calls: list[tuple[str, dict[str, Any]]] | None = None
     invalid: list[str] | None = None
-    """The raw arguments that were no JSON object."""
+    """The raw arguments that are not a JSON object."""
     stop_reason: str | None = None
     usage: dict[str, Any] = {}
     error: str | None = None
@@ -46,36 +46,36 @@ class Expected(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Exchange(Struct, frozen=True, forbid_unknown_fields=True):
-    """One request, and how it was answered: by a body, by a stream, or both ways."""
+    """One request and its response: as a body, as a stream, or both."""
 
     name: str
     feature: str
     dialect: str | None = None
     adapter: str | None = None
-    """The host, if it is not the one that the protocol is named after."""
+    """The host, if it differs from the provider that the protocol is named after."""
     path: str | None = None
-    """Where the request goes, in protocols that say something by it."""
+    """The request path, in protocols whose path carries information."""
     request: dict[str, Any] | None = None
     status: int | None = None
     response: dict[str, Any] | str | None = None
-    """The body of the answer; a text is no JSON."""
+    """The body of the response; a string is a body that is not JSON."""
     framing: Literal["events", "array", "lines", "frames"] = "events"
     stream: list[dict[str, Any] | str] | None = None
     expect: Expected = Expected()
 
     @property
     def is_failure(self) -> bool:
-        """Whether the answer is an error."""
+        """Return whether the response is an error."""
         return self.expect.error is not None
 
     def body(self) -> bytes:
-        """The bytes of the answer."""
+        """Return the bytes of the response."""
         if isinstance(self.response, str):
             return self.response.encode()
         return corpus.body_of(self.response)
 
     def stream_bytes(self) -> bytes:
-        """The bytes of the stream."""
+        """Return the bytes of the stream."""
         if self.framing == "array":
             return json.dumps(self.stream, ensure_ascii=False, indent=1).encode()
         if self.framing == "frames":
@@ -95,7 +95,7 @@ def _frame(event: dict[str, Any] | str, end: str) -> bytes:
 
 
 def _aws_frame(event: dict[str, Any] | str) -> bytes:
-    """An event of AWS, which is an object with its name for the only key."""
+    """Return an AWS event frame; the event is an object whose only key is its name."""
     if isinstance(event, str):
         return event.encode()
     ((name, body),) = event.items()
@@ -110,7 +110,7 @@ def _aws_frame(event: dict[str, Any] | str) -> bytes:
 
 @cache
 def handwritten(protocol: str) -> dict[str, Exchange]:
-    """The exchanges that were written by hand, by file and name."""
+    """Return the handwritten exchanges by file and name."""
     found: dict[str, Exchange] = {}
     for path in sorted((_FOLDER / protocol).glob("*.json")):
         for exchange in msgspec.json.decode(path.read_bytes(), type=list[Exchange]):
@@ -121,7 +121,7 @@ def handwritten(protocol: str) -> dict[str, Exchange]:
 
 
 def requests(protocol: str) -> Iterator[tuple[str, Any]]:
-    """The bodies of requests with their names: written by hand always, recorded where there are."""
+    """Return request bodies by name: the handwritten ones, and recorded ones where available."""
     for name, exchange in handwritten(protocol).items():
         if exchange.request is not None:
             yield name, exchange.request
@@ -129,5 +129,5 @@ def requests(protocol: str) -> Iterator[tuple[str, Any]]:
 
 
 def turns_of(body: dict[str, Any]) -> list[Any]:
-    """The turns in the body of a request."""
+    """Return the turns of a request body."""
     return next(body[name] for name in LISTS if name in body)

@@ -1,4 +1,4 @@
-"""Bodies of Gemini in short words, and one request for each thing that a request can hold."""
+"""Builders for Gemini bodies, and one sample request for each feature of a request."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from metis.wire.gemini.fast import decode_request
 CONTEXT = RequestContext(session_id="sess_test", model="gemini:gemini-3.5-flash")
 
 
-def there_and_back(request: Any) -> Any:
+def round_trip_body(request: Any) -> Any:
     read = decode_request(body_of(request), CONTEXT)
     stored = [decode(encode(message)) for message in read.messages]
     return json.loads(encode_request(CODEC, stored, read.tools, read.options))

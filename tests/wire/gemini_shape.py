@@ -1,4 +1,4 @@
-"""The shape of Gemini's bodies, for the laws: where the turns are, and what is wrong with them."""
+"""Rules of Gemini requests that the SDK's types cannot express."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ TURNS = "contents"
 
 
 def faults(body: dict[str, Any]) -> Iterator[str]:
-    """Calls that are not answered in the next turn, in order and by name, and empty turns."""
+    """Return tool calls without results in the next turn, results out of order, and empty turns."""
     waiting: list[str] = []
     for turn in body[TURNS]:
         if not turn["parts"]:
@@ -32,7 +32,7 @@ def faults(body: dict[str, Any]) -> Iterator[str]:
 
 
 def unsigned(turn: dict[str, Any]) -> Iterator[str]:
-    """The first call of a turn has to be signed, for the models of today."""
+    """Return turns whose first tool call has no signature; current models require one."""
     calls = [part for part in turn["parts"] if "functionCall" in part]
     if calls and "thoughtSignature" not in calls[0]:
         yield "the first call of a turn has no signature"

@@ -1,4 +1,4 @@
-"""Golden files: the canonical form of what was played, one answer a line."""
+"""Golden files: the canonical form of replayed responses, one per line."""
 
 import re
 
@@ -12,7 +12,7 @@ _TOOL_IDS = re.compile(rb"tu_[0-9A-Z]{26}")
 
 
 def golden(played: Played) -> bytes:
-    """The answers in the canonical form, under ids that are the same every time."""
+    """Return the responses in canonical form, with ids that are equal in every run."""
     answers = [replace(answer, id=ulid(n)) for n, answer in enumerate(played.answers)]
     return b"".join(_line(answer) + b"\n" for answer in answers)
 
@@ -21,7 +21,7 @@ def _line(answer: Message) -> bytes:
     line = encode(answer)
     if answer.metadata.response_id is not None:
         return line
-    # An answer without an id of its own gives its calls other ids each time it is read.
+    # The tool calls of a response without an id get new ids each time it is decoded.
     known = sorted(set(_TOOL_IDS.findall(line)), key=line.index)
     for number, found in enumerate(known):
         line = line.replace(found, tool_id(number).encode())

@@ -1,7 +1,7 @@
-"""Judges of requests: the official SDKs' own types, made strict.
+"""Validate requests against the official SDKs' types, made strict.
 
-Their `Iterable[...]` fields would be checked lazily and their TypedDicts take extra keys; here
-iterables are lists and no key is taken that a type does not name.
+Their `Iterable[...]` fields would be checked lazily, and their TypedDicts accept extra keys; here
+iterables are lists and unknown keys are refused.
 """
 
 import collections.abc
@@ -22,13 +22,13 @@ from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
 import converse_shape
 
-_MAY_BE_LEFT_OUT = {("ResponseReasoningItemParam", "id"), ("ResponseOutputMessageParam", "id")}
-"""Keys that the SDK asks for and the provider does not; where it keeps nothing, ids say nothing."""
+OPTIONAL_AT_PROVIDER = {("ResponseReasoningItemParam", "id"), ("ResponseOutputMessageParam", "id")}
+"""Keys that the SDK requires and the provider does not: ids of items that were not stored."""
 
 
 @cache
 def judge(target: str) -> pydantic.TypeAdapter[Any]:
-    """The strict type of a request to a target."""
+    """Return the strict type of a request to a target."""
     kinds: dict[str, Any] = {
         "anthropic": anthropic_params.MessageCreateParamsNonStreaming,
         "openai": openai_params.CompletionCreateParamsNonStreaming,
@@ -37,7 +37,7 @@ def judge(target: str) -> pydantic.TypeAdapter[Any]:
         "openai-responses": responses_params.ResponseCreateParamsNonStreaming,
     }
     if target == "anthropic":
-        # The SDK describes the newest models; those before them still take what it has dropped.
+        # The SDK describes the newest models; older models still accept options that it dropped.
         return pydantic.TypeAdapter(_with_sampling(_strict(kinds[target])))
     return pydantic.TypeAdapter(_strict(kinds[target]))
 
@@ -54,7 +54,7 @@ def _with_sampling(kind: Any) -> Any:
 
 @cache
 def gemini_types() -> Any:
-    """The types of the official SDK for Gemini."""
+    """Return the types of the official Gemini SDK."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package warns about its own code when it is imported
         from google.genai import types as genai  # noqa: PLC0415 - heavy, and only here
@@ -62,7 +62,7 @@ def gemini_types() -> Any:
 
 
 def gemini_answer(body: Any) -> None:
-    """Raise what the official SDK has to say against an answer of Gemini, or a piece of one."""
+    """Raise the validation errors of the official SDK for a Gemini response or a chunk of one."""
     gemini_types().GenerateContentResponse.model_validate_json(json.dumps(body))
 
 
@@ -72,7 +72,7 @@ def _list_of(kind: Any) -> Any:
 
 @cache
 def gemini_body() -> type[pydantic.BaseModel]:
-    """The body of generateContent, made of the types of the official SDK."""
+    """Return the type of a generateContent body, built from the types of the official SDK."""
     genai = gemini_types()
     optional: dict[str, Any] = {
         "systemInstruction": genai.Content,
@@ -93,7 +93,7 @@ def gemini_body() -> type[pydantic.BaseModel]:
 
 
 def complaints(target: str, body: Any) -> list[str]:
-    """What the SDK of a target would not let pass."""
+    """Return the validation errors of a request according to the SDK of a target."""
     if target == "bedrock-converse":
         return converse_shape.complaints(body)
     try:
@@ -114,10 +114,10 @@ def _strict_dict(kind: Any) -> Any:
     for key, hint in hints.items():
         if key != "betas":  # a header, not a key of the body
             inner = _strict(hint)
-            # The SDKs' annotations are strings, so that `__required_keys__` does not know them.
+            # The SDKs' annotations are strings, so `__required_keys__` is incomplete.
             marked = get_origin(hint)
             is_required = marked is Required or (kind.__total__ and marked is not NotRequired)
-            is_required = is_required and (kind.__name__, key) not in _MAY_BE_LEFT_OUT
+            is_required = is_required and (kind.__name__, key) not in OPTIONAL_AT_PROVIDER
             fields[key] = Required[inner] if is_required else NotRequired[inner]
     name = f"Strict{kind.__name__}"
     made: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType] - made at run time
@@ -125,13 +125,13 @@ def _strict_dict(kind: Any) -> Any:
     return made
 
 
-# JSON Schemas say more than these types name; the server skips what it does not know.
+# JSON Schemas have more keys than these types; the server ignores unknown ones.
 _OPEN = (ollama_types.Tool.Function.Parameters, ollama_types.Tool.Function.Parameters.Property)
 
 
 @cache
 def _strict_model(kind: type[ollama_types.SubscriptableBaseModel]) -> Any:
-    """A model of an SDK as the dict that it is on the wire."""
+    """Return an SDK model as the dict that it is on the wire."""
     hints = get_type_hints(kind, include_extras=True)
     fields: dict[str, Any] = {}
     for name, field in kind.model_fields.items():
@@ -152,7 +152,7 @@ def _strict(hint: Any) -> Any:
     if is_typeddict(hint) or _is_model(hint):
         return _strict_dict(hint) if is_typeddict(hint) else _strict_model(hint)
     if any(map(_is_model, members)):
-        # Where a model may stand, any mapping may, too, and would be checked by nobody.
+        # The SDK accepts any mapping in place of a model, which would then not be checked.
         members = tuple(m for m in members if get_origin(m) is not collections.abc.Mapping)
     if origin in (Required, NotRequired, typing.Annotated):
         return _strict(members[0])
@@ -161,5 +161,5 @@ def _strict(hint: Any) -> Any:
         return union
     if origin in (collections.abc.Iterable, collections.abc.Sequence, list):
         return list[_strict(members[0])]
-    # The SDKs also take open files, which no JSON holds.
+    # The SDKs also accept open files, which JSON cannot represent.
     return str if origin in (typing.IO, os.PathLike) or hint is ollama_types.Image else hint

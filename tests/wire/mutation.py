@@ -1,7 +1,7 @@
-"""Mutation: JSON that is nearly what a protocol allows, made of exchanges that are.
+"""Derive almost valid JSON bodies from valid exchanges.
 
-A part is taken out, doubled, moved, replaced by what stands under the same key elsewhere or by a
-value that belongs nowhere. What no server would send has to be refused or go through untouched.
+A part is removed, duplicated, moved, or replaced by a value of the same key elsewhere or by an
+unrelated value. Such a body must be refused or must pass through unchanged.
 """
 
 import copy
@@ -35,7 +35,7 @@ Path = tuple[str | int, ...]
 
 
 class Mutation:
-    """Changes bodies, with the parts of others in their places."""
+    """Changes bodies, using parts of other bodies as replacements."""
 
     def __init__(self, bodies: Iterable[Any], seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - a test that can be run again
@@ -47,7 +47,7 @@ class Mutation:
                     found.append(_at(body, path))
 
     def of(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A body that is not quite the same."""
+        """Return a changed copy of a body."""
         changed = copy.deepcopy(body)
         for _ in range(self._random.randint(1, _MOST_CHANGES)):
             paths = [path for path in _paths(changed) if path]
@@ -94,6 +94,6 @@ def _at(value: Any, path: Path) -> Any:
 
 
 def _kind(path: Path) -> tuple[str, bool]:
-    """What stands at a place: the key nearest to it, and whether it is in a list there."""
+    """Return the kind of a place: the nearest key, and whether the place is inside a list there."""
     named = next((key for key in reversed(path) if isinstance(key, str)), "")
     return named, bool(path) and not isinstance(path[-1], str)

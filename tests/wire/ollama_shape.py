@@ -1,4 +1,4 @@
-"""What is to be asked of a request of Ollama beyond its types."""
+"""Rules of Ollama requests that the SDK's types cannot express."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ TURNS = "messages"
 
 
 def faults(body: dict[str, Any]) -> Iterator[str]:
-    """Calls without results, results without calls; where there is no id, name and order tell."""
+    """Return calls without results and results without calls; without ids, name and order match."""
     waiting: list[dict[str, Any]] = []
     for turn in body["messages"]:
         if turn["role"] == "tool":

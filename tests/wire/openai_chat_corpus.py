@@ -1,4 +1,4 @@
-"""Recorded exchanges of Chat Completions; none if they are not beside the checkout."""
+"""Recorded exchanges of Chat Completions; empty where the recordings are absent."""
 
 import corpus
 from corpus import Exchange, needs_corpus
@@ -16,17 +16,17 @@ __all__ = [
 
 
 def exchanges() -> list[Exchange]:
-    """Every recorded exchange."""
+    """Return every recorded exchange."""
     return corpus.exchanges("openai_chat")
 
 
 def requests() -> list[Exchange]:
-    """Exchanges whose request was kept."""
+    """Return the exchanges with a recorded request."""
     return [exchange for exchange in exchanges() if exchange["request"] is not None]
 
 
 def answers() -> list[Exchange]:
-    """Exchanges with a plain completion."""
+    """Return the exchanges with a response that was not streamed."""
     return [
         exchange
         for exchange in exchanges()
@@ -35,17 +35,17 @@ def answers() -> list[Exchange]:
 
 
 def streams() -> list[Exchange]:
-    """Exchanges that were streamed."""
+    """Return the exchanges with a streamed response."""
     return [exchange for exchange in exchanges() if exchange["stream"]]
 
 
 def errors() -> list[Exchange]:
-    """Exchanges that the provider refused."""
+    """Return the exchanges that the provider refused."""
     return [exchange for exchange in exchanges() if exchange["status"] >= 400]
 
 
 def echoes() -> list[tuple[Exchange, Exchange]]:
-    """Plain answers, each with the exchange whose request carries it back word for word."""
+    """Return responses, each with the exchange whose request repeats it verbatim."""
     by_id = {exchange["id"]: exchange for exchange in answers()}
     return [
         (by_id[exchange["echo_of"]], exchange)

@@ -1,4 +1,4 @@
-"""Requests of Chat Completions, seen from outside: what the types of its SDK cannot say."""
+"""Rules of Chat Completions requests that the SDK's types cannot express."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ TURNS = "messages"
 
 
 def faults(body: dict[str, Any]) -> Iterator[str]:
-    """Calls without a result at once, and results without a call."""
+    """Return calls without a result in the next messages, and results without a call."""
     waiting: list[str] = []
     for turn in body["messages"]:
         if turn["role"] == "tool":

@@ -1,4 +1,4 @@
-"""Exchanges of OpenAI Responses, written by hand: one item or run of items for each feature."""
+"""Handwritten items of OpenAI Responses: one item or sequence of items for each feature."""
 
 from typing import Any
 
@@ -353,4 +353,4 @@ FEATURES: dict[str, list[Wire]] = {
         {"type": "function_call_output", "call_id": "fc_9", "output": "ok"},
     ],
 }
-"""Runs of items by what they show."""
+"""Sequences of items by feature."""

@@ -1,4 +1,4 @@
-"""Requests of OpenAI Responses, seen from outside: what the types of its SDK cannot say."""
+"""Rules of OpenAI Responses requests that the SDK's types cannot express."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ _CALLS = {
 
 
 def faults(body: dict[str, Any]) -> Iterator[str]:
-    """Calls without a result at once, results without a call, thoughts that stand alone."""
+    """Return calls without a result, results without a call, and reasoning without a next item."""
     waiting: dict[str, str] = {}
     thought = None
     for item in body["input"]:

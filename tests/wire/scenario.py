@@ -1,7 +1,7 @@
-"""Conversations with independent servers over HTTP: recorded once, played back in the tests.
+"""Conversations with independent servers over HTTP: recorded once, replayed in the tests.
 
-`play` builds each request with `to_wire`, sends it, reads the answer, answers the calls in it, and
-goes on with the next question. It is the same code that records and that plays back.
+`play` builds each request with `to_wire`, sends it, reads the response, answers its tool calls and
+sends the next prompt. Recording and replay run the same code.
 """
 
 import http.client
@@ -21,9 +21,13 @@ from metis.canonical.errors import ProviderError
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 
 CALL_TOKEN, END_TOKEN = "5", "4"
-"""Two tokens of the tiny model: the one that opens a call, and the one that ends an answer."""
-NOT_SPOKEN = {("ollama", "reasoning"), ("ollama", "limit"), ("openai-responses", "limit")}
-"""What aimock does not say in a protocol as the provider's own server does."""
+"""The tokens of the tiny model that open a tool call and end a response."""
+UNSUPPORTED_BY_AIMOCK = {
+    ("ollama", "reasoning"),
+    ("ollama", "limit"),
+    ("openai-responses", "limit"),
+}
+"""Features of a protocol that aimock does not implement as the provider does."""
 _PIECE = 61
 _WEATHER = ToolDefinition(
     name="weather",
@@ -38,7 +42,7 @@ _WEATHER = ToolDefinition(
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """What is said to one server in one protocol."""
+    """The prompts and options that one server receives in one protocol."""
 
     server: str
     adapter: str
@@ -46,19 +50,19 @@ class Scenario(Struct, frozen=True, kw_only=True):
     questions: tuple[str, ...]
     has_tools: bool = False
     has_picture: bool = False
-    """Whether a picture comes with the first question."""
+    """Whether the first prompt has an image."""
     options: AdapterOptions = AdapterOptions()
     is_streamed: bool = False
 
     @property
     def name(self) -> str:
-        """The name of the cassette."""
+        """Return the name of the cassette."""
         way = "stream" if self.is_streamed else "plain"
         return f"{self.server}-{self.adapter}-{self.topic}-{way}"
 
 
 class Played(Struct, frozen=True):
-    """What came of a scenario: the answers, and the error if it ended in one."""
+    """The outcome of a scenario: the responses, and the error if it ended in one."""
 
     answers: list[Message]
     error: MetisError | None = None
@@ -104,7 +108,7 @@ def _of_aimock(adapter: str, model: str) -> Iterator[Scenario]:
     return (
         scenario
         for scenario in _all_of_aimock(adapter, model)
-        if (adapter, scenario.topic) not in NOT_SPOKEN
+        if (adapter, scenario.topic) not in UNSUPPORTED_BY_AIMOCK
     )
 
 
@@ -130,7 +134,7 @@ def _all_of_aimock(adapter: str, model: str) -> Iterator[Scenario]:
 
 
 def _prompts_of_ollama(model: str) -> Iterator[Scenario]:
-    """The older half of Ollama's protocol: one question, which is completed."""
+    """Return the scenarios of Ollama's generate endpoint: one prompt, which is completed."""
     for is_streamed in (False, True):
         native = {"prompt": "", "model": model, "stream": is_streamed}
         yield Scenario(
@@ -144,7 +148,7 @@ def _prompts_of_ollama(model: str) -> Iterator[Scenario]:
 
 
 def scenarios() -> dict[str, Scenario]:
-    """Every scenario by its name."""
+    """Return every scenario by name."""
     found = [
         *_of_llama("openai-compatible", {"seed": 7}),
         *_of_llama("anthropic", {}),
@@ -161,7 +165,7 @@ def scenarios() -> dict[str, Scenario]:
 
 
 def context(adapter: Adapter, status: int | None = None) -> RequestContext:
-    """A context in which nothing changes from one playing to the next."""
+    """Return a context with fixed ids and times, so that each replay gives equal bytes."""
     when = datetime(2026, 5, 8, tzinfo=UTC)
     return RequestContext(
         session_id="sess_cassette", provider=adapter.name, status=status, created_at=when
@@ -169,7 +173,7 @@ def context(adapter: Adapter, status: int | None = None) -> RequestContext:
 
 
 def play(scenario: Scenario, base_url: str) -> Played:
-    """Hold the conversation of a scenario."""
+    """Run the conversation of a scenario."""
     adapter = adapters.get(scenario.adapter)
     tools = [_WEATHER] if scenario.has_tools else []
     history: list[Message] = []

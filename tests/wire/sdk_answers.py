@@ -1,8 +1,8 @@
-"""Responses as providers send them: every type and field of the official SDKs, in sound bodies.
+"""Draw consistent responses that have every type and field of the official SDKs.
 
-Types alone allow what no server sends: two choices with one index, calls that share an id, a
-finished response that is still in progress. `sound_responses` draws until every field of every type
-of a response was drawn, and makes each body consistent.
+The types alone allow what no server sends: two choices with one index, calls that share an id, a
+finished response that is still in progress. `sound_responses` draws until every field of every
+response type has been drawn, and makes each body consistent.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ Body = dict[str, Any]
 
 @cache
 def sound_responses(protocol: str, number: int) -> tuple[Body, ...]:
-    """Bodies of whole responses; together they have every type that the SDK knows."""
+    """Return bodies of whole responses; together they have every type that the SDK defines."""
     drawn: Counter[Any] = Counter()
     bodies: list[Body] = []
     for seed in range(number):
@@ -32,7 +32,7 @@ def sound_responses(protocol: str, number: int) -> tuple[Body, ...]:
 
 
 def _with_unique(parts: list[Body], *keys: str) -> None:
-    """Give each part other ids than its neighbours."""
+    """Give each part an id of its own."""
     numbers = count(1)
     for part in parts:
         for key in keys:
@@ -41,7 +41,7 @@ def _with_unique(parts: list[Body], *keys: str) -> None:
 
 
 def _with_text(parts: list[Body]) -> None:
-    """Give texts and thinking their words: nobody sends a part that is empty."""
+    """Fill empty texts and thinking: providers send no empty parts."""
     for part in parts:
         for key in ("text", "thinking"):
             if part.get(key) == "":
@@ -52,7 +52,7 @@ def _sound_anthropic(body: Body) -> Body:
     parts = body["content"]
     _with_text(parts)
     usage = body["usage"]
-    usage["output_tokens"] = 2048  # more than the tokens of thinking, which it includes
+    usage["output_tokens"] = 2048  # greater than the thinking tokens, which it includes
     if usage.get("cache_creation"):
         usage["cache_creation"] = {"ephemeral_1h_input_tokens": 3, "ephemeral_5m_input_tokens": 4}
         usage["cache_creation_input_tokens"] = 7
@@ -64,7 +64,7 @@ def _sound_chat(body: Body) -> Body:
     if body.get("usage"):
         counts = {"prompt_tokens": 4096, "completion_tokens": 4096, "total_tokens": 8192}
         body["usage"] |= counts  # with their details
-    # Several choices are what `n` asks for; all but the first are alternatives.
+    # `n` requests several choices; all but the first are alternatives.
     del body["choices"][2:]
     for index, choice in enumerate(body["choices"]):
         choice["index"] = index
@@ -84,7 +84,7 @@ def _sound_chat(body: Body) -> Body:
 def _sound_converse(body: Body) -> Body:
     message = body.setdefault("output", {}).setdefault("message", {"content": []})
     message["role"] = "assistant"
-    # Guarded content is a part of requests only.
+    # Only requests have guarded content.
     message["content"] = [part for part in message["content"] if "guardContent" not in part]
     for part in message["content"]:
         if "citationsContent" in part:
@@ -97,13 +97,13 @@ def _sound_converse(body: Body) -> Body:
 def _sound_gemini(body: Body) -> Body:
     candidates = body.setdefault("candidates", [])
     del candidates[2:]
-    body.pop("promptFeedback", None)  # it stands in place of candidates
+    body.pop("promptFeedback", None)  # it replaces the candidates
     if body.get("usageMetadata"):
         body["usageMetadata"]["promptTokenCount"] = 4096
     for index, candidate in enumerate(candidates):
         if index or "index" in candidate:
             candidate["index"] = index
-        # Most reasons are those of failures, in which little is read of a response.
+        # Most finish reasons are failures, of which a decoder reads little.
         if "finishReason" not in candidate or len(str(candidate)) % 4:
             candidate["finishReason"] = "STOP"
         if "content" in candidate:
@@ -111,7 +111,7 @@ def _sound_gemini(body: Body) -> Body:
             parts = candidate["content"]["parts"]
             _with_text(parts)
             for part in parts:
-                part.pop("videoMetadata", None)  # it describes what a prompt has
+                part.pop("videoMetadata", None)  # it describes the prompt
                 if part.get("thought") is False:
                     del part["thought"]
             calls = [part["functionCall"] for part in parts if "functionCall" in part]
@@ -123,7 +123,7 @@ def _sound_gemini(body: Body) -> Body:
 
 def _sound_ollama(body: Body) -> Body:
     body["message"]["role"] = "assistant"
-    body["message"].pop("tool_name", None)  # a message of the role tool has it
+    body["message"].pop("tool_name", None)  # only messages with the role tool have it
     body |= {"done": True, "done_reason": "stop"}
     body["model"] = body.get("model") or "some-model"
     body["created_at"] = body.get("created_at") or "2026-01-02T03:04:05Z"
@@ -144,7 +144,7 @@ def _sound_responses(body: Body) -> Body:
     items = body["output"]
     _with_unique(items, "id")
     for number, item in enumerate(items):
-        # Results of calls that the provider ran follow their call; the rest is answered later.
+        # Results of provider-run calls follow their call; others come with the next request.
         if str(item["type"]).endswith("_output") and item["type"] != "program_output":
             item["call_id"] = f"call_of_{number}"
         elif "call_id" in item:
@@ -154,11 +154,11 @@ def _sound_responses(body: Body) -> Body:
         if item["type"] == "message":
             item["role"] = "assistant"
             for place, part in enumerate(item["content"]):
-                # Texts that are equal are each other's forms after an edit.
+                # Equal texts would be taken for edits of each other.
                 key = "refusal" if part["type"] == "refusal" else "text"
                 part[key] = f"{part.get(key)} {number}.{place}"
         if item["type"] == "reasoning" and item.get("content"):
-            item["summary"] = []  # hosts send one of both
+            item["summary"] = []  # hosts send only one of them
     return body
 
 
@@ -173,7 +173,7 @@ SOUND = {
 
 
 def types_of(value: Any) -> Iterator[str]:
-    """The types that a body names, at any depth."""
+    """Return the types that a body names, at any depth."""
     if isinstance(value, dict):
         wire = cast("Body", value)
         if isinstance(kind := wire.get("type"), str):

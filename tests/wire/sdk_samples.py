@@ -1,4 +1,4 @@
-"""Exchanges drawn from the official SDKs' own types: whatever those allow may be on the wire."""
+"""Draw requests and responses from the official SDKs' types."""
 
 import base64
 import collections.abc
@@ -27,13 +27,13 @@ from judges import gemini_body, gemini_types
 Body = dict[str, Any]
 
 DEPTH = 9
-"""How deep a drawn value goes before only what is required is drawn."""
+"""The depth from which only required fields are drawn."""
 
 WORDS = ("alpha", "beta gamma", "Grüße", "naïve 日本語", "line\nbreak", "a/b.c", "42", "", " x ")
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(24)).decode()
 
-# What the types call a string and the provider takes only in one form.
-SPOKEN: dict[str, tuple[str, ...]] = {
+# Strings in the types of which the provider accepts one form only.
+FIXED_FORMS: dict[str, tuple[str, ...]] = {
     "arguments": ('{"a": 1}', "{}", '{"q":"x","n":[1,2]}'),
     "partial_json": ('{"a": 1}',),
     "data": (PIXEL,),
@@ -69,16 +69,16 @@ PLAIN: dict[Any, tuple[Any, ...]] = {
 SCHEMAS = {"input_schema", "parameters", "parameters_json_schema"}
 SCHEMA: Body = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 
-NEEDED = {"messages", "role", "candidates", "content", "parts"}
-"""What types allow to be absent, and no exchange goes without."""
+REQUIRED_IN_PRACTICE = {"messages", "role", "candidates", "content", "parts"}
+"""Fields that the types declare optional and every real exchange has."""
 
-# What the types hold beside the wire: how the SDK itself fetched or read something.
+# Fields of the types that are not on the wire: how the SDK fetched or read something.
 UNSENT = {"sdk_http_response", "automatic_function_calling_history", "parsed", "parse_response"}
 
 
 @cache
 def kinds(protocol: str) -> tuple[Any, Any]:
-    """The types of a request and of a response."""
+    """Return the types of a request and of a response."""
     match protocol:
         case "anthropic":
             return anthropic_params.MessageCreateParamsNonStreaming, anthropic_types.BetaMessage
@@ -94,7 +94,7 @@ def kinds(protocol: str) -> tuple[Any, Any]:
 
 
 def draw_request(protocol: str, seed: int) -> Body:
-    """A request body of the protocol."""
+    """Return a request body of the protocol."""
     if protocol == "bedrock_converse":
         return converse_samples.draw_request(seed)
     drawn: Body = Drawer(protocol, seed).draw(kinds(protocol)[0])
@@ -102,7 +102,7 @@ def draw_request(protocol: str, seed: int) -> Body:
 
 
 def draw_response(protocol: str, seed: int) -> Body:
-    """The body of a response of the protocol."""
+    """Return a response body of the protocol."""
     if protocol == "bedrock_converse":
         return converse_samples.draw_response(seed)
     drawn: Body = Drawer(protocol, seed).draw(kinds(protocol)[1])
@@ -110,16 +110,16 @@ def draw_response(protocol: str, seed: int) -> Body:
 
 
 class Drawer:
-    """Draws values of a type with one source of chance."""
+    """Draws values of a type with one source of randomness."""
 
     def __init__(self, protocol: str, seed: int, drawn: Counter[Any] | None = None) -> None:
         self.chance = Random(seed)  # noqa: S311 - no secret is drawn here
-        self.spoken = SPOKEN | {"role": ROLES.get(protocol, ("user", "assistant"))}
+        self.spoken = FIXED_FORMS | {"role": ROLES.get(protocol, ("user", "assistant"))}
         self.drawn = drawn
         """How often earlier draws had a type or a field; what they had least is drawn first."""
 
     def draw(self, kind: Any, key: str = "", depth: int = 0) -> Any:
-        """Any JSON value that the type allows."""
+        """Return any JSON value that the type allows."""
         origin = get_origin(kind)
         if origin in (Required, NotRequired, Annotated):
             return self.draw(get_args(kind)[0], key, depth)
@@ -156,7 +156,7 @@ class Drawer:
     def _one_of(self, kinds: tuple[Any, ...], key: str, depth: int) -> Any:
         kinds = tuple(kind for kind in kinds if kind is not type(None))
         useful = [kind for kind in kinds if not _of_a_file(kind)] or [*kinds]
-        # Where a model may stand, any mapping may, too, but only the model says what is meant.
+        # The types accept any mapping in place of a model, but only the model has defined fields.
         models = [kind for kind in useful if hasattr(kind, "model_fields")]
         useful = models or useful
         if depth > DEPTH:
@@ -190,13 +190,13 @@ class Drawer:
             if kind.__name__ == "FunctionDeclaration" and name == "parameters":
                 drawn["parameters"] = {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}}
                 continue
-            needed = field.is_required() or name in NEEDED
+            needed = field.is_required() or name in REQUIRED_IN_PRACTICE
             if needed or self._also(depth, (kind.__name__, name)):
                 drawn[field.alias or name] = self.draw(field.annotation, name, depth + 1)
         return drawn
 
     def _other_contents(self, kind: type[pydantic.BaseModel]) -> set[str]:
-        """The fields that may not stand beside each other, but for one of them."""
+        """Return the mutually exclusive fields except one."""
         if kind.__name__ != "Part":
             return set()
         contents = set(kind.model_fields) - {"thought", "thought_signature", "video_metadata"}
@@ -213,7 +213,7 @@ class Drawer:
 
 
 def _is_required(kind: Any, hint: Any) -> bool:
-    # The SDKs write their annotations as strings, so the class itself does not know its keys.
+    # The SDKs write annotations as strings, so the class does not list its required keys.
     if get_origin(hint) in (Required, NotRequired):
         return get_origin(hint) is Required
     return bool(kind.__total__)

@@ -1,7 +1,7 @@
-"""Streams of whole responses, cut into the events that each provider documents.
+"""Split whole responses into the stream events that each provider documents.
 
-Written from the types of stream events in the official SDKs, apart from the encoders of metis: what
-those would write is not what a provider sends.
+Written from the types of stream events in the official SDKs, independently of the encoders of
+metis, which may write other events than a provider sends.
 """
 
 import json
@@ -14,7 +14,7 @@ Body = dict[str, Any]
 
 
 def stream_of(protocol: str, body: Body) -> bytes:
-    """The bytes with which a provider streams a response."""
+    """Return the bytes with which a provider streams a response."""
     events = STREAMS[protocol](json.loads(json.dumps(body)))
     match protocol:
         case "bedrock_converse":
@@ -285,7 +285,7 @@ STREAMED_BY_CONVERSE = frozenset(
 
 
 def streamed_parts(parts: list[Body]) -> list[Body]:
-    """The parts that streams of Converse have events for."""
+    """Return the parts for which Converse streams have events."""
     return [part for part in parts if not STREAMED_BY_CONVERSE.isdisjoint(part)]
 
 

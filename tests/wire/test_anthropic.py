@@ -1,3 +1,5 @@
+"""Anthropic Messages: requests, responses, streams and errors in both directions."""
+
 import contextlib
 import json
 import random
@@ -63,7 +65,7 @@ CORPUS = "anthropic_messages"
 CONTEXT = RequestContext(session_id="sess_test")
 
 
-def there_and_back(request: Any) -> Any:
+def round_trip_body(request: Any) -> Any:
     read = decode_request(body_of(request), CONTEXT)
     stored = [decode(encode(message)) for message in read.messages]
     return json.loads(encode_request(CODEC, stored, read.tools, read.options))
@@ -169,20 +171,20 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.row("M-008", "M-193", "T08", "T09", "T24", "T39", "T43", "T195", "T198", "T210")
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_comes_back_key_for_key(name: str) -> None:
-    assert there_and_back(REQUESTS[name]) == REQUESTS[name]
+def test_request_round_trip_keeps_every_key(name: str) -> None:
+    assert round_trip_body(REQUESTS[name]) == REQUESTS[name]
 
 
 @needs_corpus
 @pytest.mark.row("M-008", "M-193")
-def test_every_recorded_request_comes_back_key_for_key() -> None:
-    wrong = [name for name, request in requests(CORPUS) if there_and_back(request) != request]
+def test_recorded_requests_round_trip_with_every_key() -> None:
+    wrong = [name for name, request in requests(CORPUS) if round_trip_body(request) != request]
     assert wrong == []
 
 
 @needs_corpus
 @pytest.mark.row("M-020")
-def test_every_recorded_request_becomes_valid_messages() -> None:
+def test_recorded_requests_decode_to_valid_messages() -> None:
     for name, request in requests(CORPUS):
         messages = decode_request(body_of(request), CONTEXT).messages
         problems = [str(problem) for message in messages for problem in validate(message)]
@@ -194,7 +196,7 @@ def _has_empty_turn(request: Any) -> bool:
 
 
 @pytest.mark.row("M-020", "M-049", "M-050", "M-169", "M-172")
-def test_a_turn_becomes_messages_of_ours() -> None:
+def test_turn_decodes_to_canonical_messages() -> None:
     pictures = [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
         {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
@@ -220,7 +222,7 @@ def test_a_turn_becomes_messages_of_ours() -> None:
 
 
 @pytest.mark.row("T09")
-def test_an_id_that_comes_again_names_another_call() -> None:
+def test_repeated_wire_id_names_another_call() -> None:
     messages = decode_request(body_of(REQUESTS["the same id twice"]), CONTEXT).messages
     calls = [b.id for m in messages for b in m.content if isinstance(b, ToolUseBlock)]
     results = [b.tool_use_id for m in messages for b in m.content if isinstance(b, ToolResultBlock)]
@@ -229,7 +231,7 @@ def test_an_id_that_comes_again_names_another_call() -> None:
 
 
 @pytest.mark.row("M-021", "M-025", "M-170", "M-171", "T15")
-def test_messages_from_elsewhere_are_written_in_this_protocol() -> None:
+def test_messages_of_other_protocols_are_encoded() -> None:
     messages = [
         system("be brief"),
         user("go"),
@@ -247,7 +249,7 @@ def test_messages_from_elsewhere_are_written_in_this_protocol() -> None:
 
 
 @pytest.mark.row("T113", "T114")
-def test_a_changed_option_wins_over_its_spelling() -> None:
+def test_changed_option_overrides_original_form() -> None:
     read = decode_request(body_of(REQUESTS["tools"]), CONTEXT)
     assert read.options.tool_choice == ToolChoice("tool", "f")
     assert read.options.parallel_tool_calls is False
@@ -264,7 +266,7 @@ def test_a_changed_option_wins_over_its_spelling() -> None:
 
 @needs_corpus
 @pytest.mark.row("M-008", "M-192", "M-193", "T38", "T45", "T158", "T160", "T164")
-def test_every_recorded_response_comes_back_key_for_key() -> None:
+def test_recorded_responses_round_trip_with_every_key() -> None:
     for exchange in responses(CORPUS):
         context = RequestContext(session_id="s", status=exchange["status"])
         if exchange["status"] >= 400:
@@ -332,14 +334,14 @@ STOPS = {
 
 @pytest.mark.row("M-192", "T158", "T159", "T160", "T164")
 @pytest.mark.parametrize("word", STOPS)
-def test_a_stop_reason_is_mapped_and_its_word_is_kept(word: str) -> None:
+def test_stop_reason_is_mapped_and_original_word_preserved(word: str) -> None:
     message = decode(encode(decode_response(answered(TEXT, stop_reason=word), CONTEXT)))
     assert message.metadata.stop_reason is STOPS[word]
     assert json.loads(encode_response(message, CONTEXT))["stop_reason"] == word
 
 
 @pytest.mark.row("T42", "T141", "T195")
-def test_parts_of_an_answer_keep_their_order_and_their_seals() -> None:
+def test_response_parts_keep_order_and_signatures() -> None:
     server: Wire = {
         "type": "server_tool_use",
         "id": "srvtoolu_1",
@@ -358,7 +360,7 @@ def test_parts_of_an_answer_keep_their_order_and_their_seals() -> None:
     assert isinstance(called, ToolUseBlock)
 
 
-def test_an_answer_from_elsewhere_is_written_in_this_protocol() -> None:
+def test_response_of_another_provider_is_encoded() -> None:
     message = assistant(text("hi"), call("f", a=1))
     body = json.loads(encode_response(message, RequestContext(model="anthropic:claude-x")))
     assert body["model"] == "claude-x"
@@ -372,7 +374,7 @@ def events_of(chunks: list[bytes]) -> tuple[list[StreamEvent], Message]:
 
 
 def bare(events: list[StreamEvent]) -> list[Any]:
-    """Events without what is minted anew for every decoder."""
+    """Return events without the ids that every decoder makes anew."""
     return [
         (event.type, {k: v for k, v in msgspec.structs.asdict(event).items() if "message" not in k})
         for event in events
@@ -381,7 +383,7 @@ def bare(events: list[StreamEvent]) -> list[Any]:
 
 @needs_corpus
 @pytest.mark.row("K-114", "M-201", "M-229", "M-233", "M-234", "T45", "T121", "T122", "T141")
-def test_every_recorded_stream_gives_the_same_events_however_it_is_cut() -> None:
+def test_recorded_streams_give_equal_events_for_any_chunking() -> None:
     chance = random.Random(1)  # noqa: S311 - the same cuts in every run
     for name, stream in streams(CORPUS):
         events, message = events_of([stream])
@@ -401,7 +403,7 @@ def test_every_recorded_stream_gives_the_same_events_however_it_is_cut() -> None
 
 @needs_corpus
 @pytest.mark.row("M-201")
-def test_every_recorded_stream_survives_a_second_stream() -> None:
+def test_recorded_streams_round_trip_through_stream_encoder() -> None:
     for name, stream in streams(CORPUS):
         events, message = events_of([stream])
         encoder = AnthropicStreamEncoder(CONTEXT)
@@ -435,7 +437,7 @@ def block_events(
 
 
 @pytest.mark.row("M-230", "M-231", "M-232", "M-235", "T42", "T123", "T130", "T155")
-def test_a_stream_is_the_plain_response_in_pieces() -> None:
+def test_stream_decodes_to_message_of_plain_response() -> None:
     stream = frames(
         STARTED,
         {"type": "ping"},
@@ -484,7 +486,7 @@ def test_a_stream_is_the_plain_response_in_pieces() -> None:
 
 
 @pytest.mark.row("M-236", "T132", "T188")
-def test_an_error_in_the_stream_ends_it_and_keeps_what_came() -> None:
+def test_error_event_ends_stream_and_keeps_partial_message() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     start = block_events(0, TEXT, {"type": "text_delta", "text": " there"})
     events, message = events_of([frames(STARTED, *start, error, *ENDED)])
@@ -500,7 +502,7 @@ def test_an_error_in_the_stream_ends_it_and_keeps_what_came() -> None:
 
 
 @pytest.mark.row("T133")
-def test_a_second_start_is_ignored_or_an_error() -> None:
+def test_second_message_start_is_ignored_or_an_error() -> None:
     hi = block_events(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "hi"})
     decoder = FastAnthropicStreamDecoder(CONTEXT)
     events = decoder.feed(frames(STARTED, *hi, STARTED))
@@ -512,7 +514,7 @@ def test_a_second_start_is_ignored_or_an_error() -> None:
 
 
 @pytest.mark.row("M-078", "T131")
-def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
+def test_truncated_stream_is_an_error_with_partial_message() -> None:
     events, message = events_of([frames(STARTED, *block_events(0, TEXT)[:1])])
     assert isinstance(events[-1], StreamError)
     assert events[-1].error_class == "NetworkError"
@@ -520,7 +522,7 @@ def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
 
 
 @pytest.mark.row("M-042", "T32", "T123")
-def test_broken_arguments_of_a_streamed_call_are_kept_as_invalid() -> None:
+def test_malformed_streamed_arguments_are_stored_as_invalid() -> None:
     broken = block_events(
         0, {**CALL, "input": {}}, {"type": "input_json_delta", "partial_json": '{"path":"/a'}
     )
@@ -535,7 +537,7 @@ def test_broken_arguments_of_a_streamed_call_are_kept_as_invalid() -> None:
 
 
 @pytest.mark.row("T09")
-def test_an_id_that_a_host_uses_again_in_another_answer_is_another_call() -> None:
+def test_wire_id_reused_in_another_response_is_another_call() -> None:
     first = decode_response(answered(CALL, id="msg_1"), CONTEXT)
     second = decode_response(answered(CALL, id="msg_2"), CONTEXT)
     calls = [b.id for m in (first, second) for b in m.content if isinstance(b, ToolUseBlock)]
@@ -543,7 +545,7 @@ def test_an_id_that_a_host_uses_again_in_another_answer_is_another_call() -> Non
 
 
 @pytest.mark.row("M-065", "T211")
-def test_a_trimmed_or_edited_history_is_still_written() -> None:
+def test_trimmed_or_edited_history_is_encoded() -> None:
     turns = [
         ASKED,
         CALLED,
@@ -561,13 +563,13 @@ def test_a_trimmed_or_edited_history_is_still_written() -> None:
 
 
 @pytest.mark.row("T181")
-def test_the_length_that_the_protocol_wants_is_always_there() -> None:
+def test_required_max_tokens_is_always_sent() -> None:
     options = AdapterOptions(native={"openai_chat": {"model": "gpt-5"}})
     assert json.loads(encode_request(CODEC, [user("hi")], (), options))["max_tokens"] == 4096
 
 
 @pytest.mark.parametrize(("status", "expected"), [(502, ServerError), (429, RateLimitError)])
-def test_an_error_page_of_a_proxy_has_the_class_of_its_status(
+def test_proxy_error_page_gives_error_class_of_its_status(
     status: int, expected: type[ProviderError]
 ) -> None:
     for body in (b"<html>bad gateway</html>", b"", b'"oops"'):
@@ -576,7 +578,7 @@ def test_an_error_page_of_a_proxy_has_the_class_of_its_status(
 
 
 @pytest.mark.row("T132", "T194")
-def test_an_error_body_where_a_stream_was_asked_for_is_that_error() -> None:
+def test_error_body_in_place_of_stream_gives_that_error() -> None:
     body = {"type": "error", "error": {"type": "authentication_error", "message": "invalid key"}}
     decoder = FastAnthropicStreamDecoder(RequestContext(status=401))
     events = decoder.feed(body_of(body)) + decoder.finish()
@@ -609,7 +611,7 @@ ERRORS: list[tuple[int, str, str, type[ProviderError]]] = [
 
 @pytest.mark.row("T185", "T188", "T194")
 @pytest.mark.parametrize(("status", "kind", "text", "expected"), ERRORS)
-def test_an_error_body_becomes_the_right_error_and_comes_back(
+def test_error_body_decodes_to_typed_error_and_round_trips(
     status: int, kind: str, text: str, expected: type[ProviderError]
 ) -> None:
     wire = {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_1"}
@@ -625,7 +627,7 @@ def test_an_error_body_becomes_the_right_error_and_comes_back(
 
 
 @pytest.mark.parametrize("body", [b"<html>bad gateway</html>", b"", b"[]", b"null"])
-def test_a_body_that_is_no_json_object_is_a_typed_error(body: bytes) -> None:
+def test_body_that_is_not_a_json_object_is_a_typed_error(body: bytes) -> None:
     with pytest.raises(MetisError):
         decode_response(body, RequestContext(status=502))
     with pytest.raises(MetisError):
@@ -662,7 +664,7 @@ def test_any_json_gives_a_value_or_a_typed_error(value: Any) -> None:
 
 
 @given(st.lists(SHAPED, max_size=4), st.binary(max_size=20))
-def test_any_stream_gives_events_that_end_once(values: list[Any], rest: bytes) -> None:
+def test_any_stream_gives_exactly_one_end_event(values: list[Any], rest: bytes) -> None:
     kinds = ["message_start", "content_block_start", "content_block_delta", "message_delta"]
     stream = b"".join(
         b"data: %b\n\n" % body_of({"type": kind, "message": value, "delta": value, "index": 0})
@@ -673,7 +675,7 @@ def test_any_stream_gives_events_that_end_once(values: list[Any], rest: bytes) -
     assert events[-1:] == ends
 
 
-def test_documents_keep_their_names() -> None:
+def test_document_titles_round_trip() -> None:
     (message,) = decode_request(body_of(REQUESTS["document with citations"]), CONTEXT).messages
     (document,) = message.content
     assert isinstance(document, DocumentBlock)
@@ -681,8 +683,8 @@ def test_documents_keep_their_names() -> None:
     assert message.role is Role.USER
 
 
-def test_system_messages_that_a_client_put_among_the_turns_stay_there() -> None:
-    """Also where they come first, and where they hold settings instead of words."""
+def test_system_messages_between_turns_keep_their_place() -> None:
+    """Also in first place, and with settings instead of text."""
     adapter = adapters.get("anthropic")
     body = {
         "model": "claude-sonnet-4-5",
@@ -700,7 +702,7 @@ def test_system_messages_that_a_client_put_among_the_turns_stay_there() -> None:
     assert wire.losses == []
 
 
-def test_a_choice_of_no_tool_says_nothing_of_parallel_calls() -> None:
+def test_tool_choice_none_omits_parallel_tool_use() -> None:
     options = AdapterOptions(
         model="claude-sonnet-4-5", tool_choice=ToolChoice("none"), parallel_tool_calls=False
     )
@@ -712,7 +714,7 @@ def test_a_choice_of_no_tool_says_nothing_of_parallel_calls() -> None:
 
 
 @pytest.mark.row("M-129")
-def test_a_result_in_the_turn_of_the_model_is_no_result_here() -> None:
+def test_tool_result_in_assistant_turn_is_not_a_result() -> None:
     used: Wire = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
     misplaced = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}
     turns = [

@@ -1,4 +1,4 @@
-"""Bedrock Converse: what it alone has, with botocore's own validator and parsers as judges."""
+"""Bedrock Converse requests: features of this protocol only, validated with botocore."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ def sent(
     losses: list[str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The body of a request, which botocore lets pass, and in which everything is in order."""
+    """Return the body of a request, after botocore and the turn rules have accepted it."""
     wire = CONVERSE.to_wire(numbered(*messages), tools, AdapterOptions(**options))
     body = json.loads(wire.body)
     assert converse_shape.complaints(body) == []
@@ -60,10 +60,10 @@ def sent(
     return body
 
 
-# What is asked.
+# Requests.
 
 
-def test_the_path_names_the_model_and_the_way_to_answer() -> None:
+def test_path_names_model_and_streaming() -> None:
     for is_stream, end in ((False, "converse"), (True, "converse-stream")):
         wire = CONVERSE.to_wire([user("hi")], (), AdapterOptions(model=NOVA, stream=is_stream))
         assert wire.path == f"/model/{NOVA}/{end}"
@@ -81,7 +81,7 @@ def test_the_path_names_the_model_and_the_way_to_answer() -> None:
 
 
 @pytest.mark.row("T15", "T17", "T23", "T72")
-def test_results_come_first_and_what_is_said_next_shares_their_turn() -> None:
+def test_tool_results_precede_prompt_in_same_turn() -> None:
     a, b = call("weather", tool_id(1), city="x"), call("weather", tool_id(2))
     body = sent(
         system("be kind"),
@@ -101,7 +101,7 @@ def test_results_come_first_and_what_is_said_next_shares_their_turn() -> None:
 
 
 @pytest.mark.row("T26")
-def test_a_failed_call_says_so() -> None:
+def test_failed_call_has_error_status() -> None:
     a = call("weather", tool_id(1))
     answer = ToolResultBlock(a.id, (text("no"),), is_error=True)
     failed = replace(tool(answers=a.id), content=(answer,))
@@ -113,7 +113,7 @@ def test_a_failed_call_says_so() -> None:
 
 
 @pytest.mark.row("T01", "T02")
-def test_ids_are_in_its_alphabet_and_length() -> None:
+def test_tool_ids_fit_allowed_alphabet_and_length() -> None:
     odd = ["functions.Bash:0", "x" * 100, "a b", "ok_1"]
     talk: list[Message] = [user("go")]
     for one in odd:
@@ -130,7 +130,7 @@ def test_ids_are_in_its_alphabet_and_length() -> None:
 
 
 @pytest.mark.row("T36")
-def test_tools_of_the_history_are_defined_and_none_can_be_forbidden() -> None:
+def test_tools_used_in_history_are_defined_and_choice_none_is_lost() -> None:
     a = call("weather", tool_id(1))
     talk = (user("go"), assistant(a), tool("x", answers=a.id), user("sum up"))
     body = sent(*talk, losses=["$.tools"])
@@ -164,7 +164,7 @@ def test_an_empty_description_is_left_out() -> None:
     assert set(tool["toolSpec"]) == {"name", "inputSchema"}
 
 
-def test_options_are_told_within_their_limits() -> None:
+def test_options_are_sent_within_limits() -> None:
     body = sent(
         user("hi"),
         temperature=1.5,
@@ -183,7 +183,7 @@ def test_options_are_told_within_their_limits() -> None:
     ("model", "more"),
     [(CLAUDE, {"top_k": 5}), (NOVA, {"inferenceConfig": {"topK": 5}})],
 )
-def test_every_maker_has_its_own_word_for_top_k(model: str, more: dict[str, Any]) -> None:
+def test_top_k_has_key_of_each_model_vendor(model: str, more: dict[str, Any]) -> None:
     body = sent(user("hi"), model=model, top_k=5, losses=[])
     assert body["additionalModelRequestFields"] == more
     read = CONVERSE.from_wire_request(body_of(body), replace(CONTEXT, model=model))
@@ -221,7 +221,7 @@ def test_every_maker_has_its_own_word_for_top_k(model: str, more: dict[str, Any]
         ),
     ],
 )
-def test_every_maker_is_told_in_its_words_how_much_to_think(
+def test_reasoning_option_has_form_of_each_model_vendor(
     model: str, asked: Reasoning, told: dict[str, Any]
 ) -> None:
     body = sent(user("hi"), model=model, reasoning=asked, max_output_tokens=9000, losses=[])
@@ -231,7 +231,7 @@ def test_every_maker_is_told_in_its_words_how_much_to_think(
 
 
 @pytest.mark.row("T117")
-def test_a_schema_is_a_text_here_or_a_tool_where_none_is_taken() -> None:
+def test_output_schema_is_native_or_a_tool() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
     wanted = OutputFormat(schema, "place", "Where.", strict=False)
     body = sent(user("hi"), output=wanted, losses=["$.output.strict"])
@@ -246,11 +246,11 @@ def test_a_schema_is_a_text_here_or_a_tool_where_none_is_taken() -> None:
     assert body["toolConfig"]["toolChoice"].keys() == {"tool"}
 
 
-# What is shown.
+# Media.
 
 
 @pytest.mark.row("T92", "T93")
-def test_only_what_lies_in_a_bucket_is_fetched() -> None:
+def test_only_s3_locations_are_sent_by_reference() -> None:
     bucket = ImageBlock(ImageSource("url", "s3://bucket/a.png"), "image/png")
     body = sent(user("look", bucket), losses=[])
     shown = body["messages"][0]["content"][1]["image"]
@@ -258,13 +258,13 @@ def test_only_what_lies_in_a_bucket_is_fetched() -> None:
     web = ImageBlock(ImageSource("url", "https://example.org/a.png"), "image/png")
     body = sent(user("look", web), losses=["$.content[1]"])
     assert "image" not in body["messages"][0]["content"][1]
-    # And nobody else is sent an address that only Amazon can read.
+    # No other provider is sent an address that only Amazon can read.
     away = adapters.get("anthropic").to_wire([user("look", bucket)])
     assert [loss.path for loss in away.losses] == ["$.content[1]"]
 
 
 @pytest.mark.row("T29")
-def test_films_go_to_those_who_watch_them() -> None:
+def test_videos_go_only_to_models_that_accept_them() -> None:
     film = VideoBlock(MediaSource("base64", "AAAAGGZ0eXA="), "video/mp4")
     assert "video" in sent(user("look", film), model=NOVA, losses=[])["messages"][0]["content"][1]
     body = sent(user("look", film), model=CLAUDE, losses=["$.content[1]"])
@@ -280,7 +280,7 @@ def test_films_go_to_those_who_watch_them() -> None:
 
 
 @pytest.mark.row("T95", "T96")
-def test_documents_have_names_of_their_own_and_words_beside_them() -> None:
+def test_documents_get_unique_names_and_accompanying_text() -> None:
     pdf = DocumentBlock(MediaSource("base64", "JVBERi0="), "application/pdf", "Lease v1.pdf")
     note = DocumentBlock(MediaSource("text", "Due."), "text/plain", context="a note")
     body = sent(
@@ -301,7 +301,7 @@ def test_documents_have_names_of_their_own_and_words_beside_them() -> None:
 
 
 @pytest.mark.row("T95", "T176")
-def test_names_stay_when_a_conversation_grows() -> None:
+def test_document_names_are_stable_when_conversation_grows() -> None:
     pdf = DocumentBlock(MediaSource("base64", "JVBERi0="), "application/pdf", "a.pdf")
     talk = numbered(user("1", pdf), assistant("x"), user("2", pdf), assistant("y"), user("3"))
     growing = adapters.Adapter(CONVERSE.profile)
@@ -312,7 +312,7 @@ def test_names_stay_when_a_conversation_grows() -> None:
 
 
 @pytest.mark.row("T170", "T172", "T174", "T180")
-def test_marks_are_parts_of_their_own_and_none_stands_behind_a_document() -> None:
+def test_cache_points_are_separate_parts_and_never_follow_a_document() -> None:
     pdf = DocumentBlock(MediaSource("base64", "JVBERi0="), "application/pdf", "a")
     hints = (CacheHint(after=1, ttl="1h"),)
     marked = user("read this", pdf, metadata=MessageMetadata(hints=hints))
@@ -326,7 +326,7 @@ def test_marks_are_parts_of_their_own_and_none_stands_behind_a_document() -> Non
 
 
 @pytest.mark.row("T170", "T171")
-def test_marks_on_tools_count() -> None:
+def test_cache_points_on_tools_count_towards_limit() -> None:
     point = {"cachePoint": {"type": "default"}}
     native = {"toolConfig": {"tools": [point, point, point]}}
     many = [user(f"{n}", metadata=MessageMetadata(hints=(CacheHint(after=0),))) for n in range(4)]
@@ -349,7 +349,7 @@ BAD: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", BAD)
-def test_bad_requests_are_refused_with_the_place(body: dict[str, Any]) -> None:
+def test_invalid_request_error_names_the_place(body: dict[str, Any]) -> None:
     with pytest.raises(MetisError, match=r"\$\.(messages|system)"):
         CONVERSE.from_wire_request(body_of(body), CONTEXT)
 

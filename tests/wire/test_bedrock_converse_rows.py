@@ -1,4 +1,4 @@
-"""How conversations break between providers, seen from Bedrock Converse: each row holds here."""
+"""Provider-switch failures (rows T…) for the target Bedrock Converse."""
 
 import json
 import logging
@@ -43,7 +43,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def sent(
     *messages: Message, tools: tuple[ToolDefinition, ...] = (WEATHER,), **options: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """A request that the service takes, and the places of what was lost."""
+    """Return a request that the service accepts, and the paths of its losses."""
     wire = CONVERSE.to_wire(numbered(*messages), tools, AdapterOptions(**options))
     body = json.loads(wire.body)
     assert converse_shape.complaints(body) == []
@@ -52,7 +52,7 @@ def sent(
 
 
 @pytest.mark.row("T08", "T22")
-def test_calls_and_results_that_come_twice() -> None:
+def test_duplicate_calls_and_results_are_repaired() -> None:
     body, lost = sent(
         user("go"), assistant(A, A), tool("1", answers=A.id), tool("2", answers=A.id), user("on")
     )
@@ -61,7 +61,7 @@ def test_calls_and_results_that_come_twice() -> None:
 
 
 @pytest.mark.row("T19", "T20")
-def test_calls_without_results_and_results_without_calls() -> None:
+def test_unpaired_calls_and_results_are_repaired() -> None:
     _, lost = sent(user("go"), assistant(A, B), tool("1", answers=A.id), user("on"))
     assert lost
     _, lost = sent(user("go"), tool("1", answers=A.id), assistant("so"), user("on"))
@@ -70,14 +70,14 @@ def test_calls_without_results_and_results_without_calls() -> None:
 
 @pytest.mark.row("T24", "T25")
 @pytest.mark.parametrize("said", [(), ("",), (" \n",)])
-def test_a_result_that_says_nothing_is_a_result(said: tuple[str, ...]) -> None:
+def test_empty_tool_result_is_sent(said: tuple[str, ...]) -> None:
     body, _ = sent(user("go"), assistant(A), tool(*said, answers=A.id))
     answer = body["messages"][2]["content"][0]["toolResult"]
     assert all(part["text"].strip() for part in answer["content"])
 
 
 @pytest.mark.row("T32", "T34")
-def test_arguments_that_are_no_object() -> None:
+def test_non_object_arguments_are_repaired() -> None:
     part: dict[str, Any] = {"toolUse": {"toolUseId": "x", "name": "weather", "input": "{cit"}}
     body = {"output": {"message": {"role": "assistant", "content": [part]}}}
     message = CONVERSE.from_wire_response(body_of(body), CONTEXT)
@@ -95,7 +95,7 @@ def test_arguments_that_are_no_object() -> None:
 
 
 @pytest.mark.row("T37")
-def test_a_loop_that_began_without_a_thought_goes_on_without_one() -> None:
+def test_tool_loop_without_thinking_continues_without_thinking() -> None:
     talk = (user("go"), assistant(A), tool("x", answers=A.id))
     body, lost = sent(*talk, reasoning=Reasoning(budget_tokens=2000))
     assert lost == ["$.reasoning"]
@@ -103,7 +103,7 @@ def test_a_loop_that_began_without_a_thought_goes_on_without_one() -> None:
 
 
 @pytest.mark.row("T41", "T43")
-def test_only_signed_thoughts_go_back_and_their_words_may_be_none() -> None:
+def test_only_signed_thinking_is_sent_and_its_text_may_be_empty() -> None:
     signed = ThinkingBlock("", "c2ln", issuer="bedrock_converse")
     bare = ThinkingBlock("hm", issuer="bedrock_converse")
     body, lost = sent(user("go"), assistant(signed, bare, text("x")), user("on"))
@@ -114,7 +114,7 @@ def test_only_signed_thoughts_go_back_and_their_words_may_be_none() -> None:
 
 
 @pytest.mark.row("T40", "T203")
-def test_thoughts_of_others_stay_away() -> None:
+def test_foreign_thinking_is_not_sent() -> None:
     thought = ThinkingBlock("hm", "c2ln", issuer="anthropic")
     answer = assistant(thought, text("x"), metadata=provenance(provider="anthropic"))
     body, lost = sent(user("go"), answer, user("on"))
@@ -123,7 +123,7 @@ def test_thoughts_of_others_stay_away() -> None:
 
 
 @pytest.mark.row("T46", "T47")
-def test_thinking_and_a_forced_tool_do_not_go_together() -> None:
+def test_forced_tool_choice_disables_thinking() -> None:
     body, lost = sent(user("go"), reasoning=Reasoning(budget_tokens=10), max_output_tokens=3000)
     assert body["additionalModelRequestFields"]["thinking"]["budget_tokens"] == 1024
     assert lost == ["$.reasoning"]
@@ -136,7 +136,7 @@ def test_thinking_and_a_forced_tool_do_not_go_together() -> None:
 
 
 @pytest.mark.row("T76", "T77")
-def test_a_user_speaks_first() -> None:
+def test_first_turn_is_a_user_turn() -> None:
     for talk in ((system("s"),), (assistant("x"), user("y"))):
         body, lost = sent(*talk)
         assert body["messages"][0]["role"] == "user"
@@ -144,7 +144,7 @@ def test_a_user_speaks_first() -> None:
 
 
 @pytest.mark.row("T78", "T79")
-def test_an_answer_is_begun_only_where_the_model_goes_on_with_it() -> None:
+def test_prefill_is_sent_only_to_models_that_continue_it() -> None:
     body, lost = sent(user("go"), assistant("1. "))
     assert (body["messages"][-1]["content"], lost) == ([{"text": "1."}], ["$.content[0]"])
     body, lost = sent(user("go"), assistant("1."), model=NEWER)
@@ -153,7 +153,7 @@ def test_an_answer_is_begun_only_where_the_model_goes_on_with_it() -> None:
 
 
 @pytest.mark.row("T83", "T84")
-def test_blank_texts_are_left_out_and_fillers_can_be_seen() -> None:
+def test_blank_texts_are_omitted_and_placeholders_are_visible() -> None:
     body, lost = sent(user("go"), assistant("", "x", " "), user("on"))
     assert body["messages"][1]["content"] == [{"text": "x"}]
     assert len(lost) == 2
@@ -161,7 +161,7 @@ def test_blank_texts_are_left_out_and_fillers_can_be_seen() -> None:
 
 
 @pytest.mark.row("T89", "T91")
-def test_pictures_are_what_their_bytes_are_and_not_too_long() -> None:
+def test_image_type_follows_bytes_and_size_is_limited() -> None:
     wrong = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/jpeg")
     body, lost = sent(user("look", wrong))
     assert body["messages"][0]["content"][1]["image"]["format"] == "png"
@@ -172,7 +172,7 @@ def test_pictures_are_what_their_bytes_are_and_not_too_long() -> None:
 
 
 @pytest.mark.row("T104", "T107", "T111")
-def test_tools_are_told_in_what_it_takes() -> None:
+def test_tool_schemas_fit_accepted_subset() -> None:
     union = {"anyOf": [{"type": "object", "properties": {"a": {"type": "string"}}}]}
     named = ToolDefinition("mcp." + "x" * 80, "Long.", union, SideEffects.READ)
     used = call(named.name, tool_id(1))
@@ -185,7 +185,7 @@ def test_tools_are_told_in_what_it_takes() -> None:
 
 
 @pytest.mark.row("T109")
-def test_strict_tools_of_its_own_clients_stay_strict_and_others_do_not_get_there() -> None:
+def test_strict_flag_of_tools_is_kept_only_for_clients_of_this_protocol() -> None:
     spec = {"name": "weather", "inputSchema": {"json": {"type": "object"}}, "strict": True}
     body = {
         "messages": [{"role": "user", "content": [{"text": "hi"}]}],
@@ -199,7 +199,7 @@ def test_strict_tools_of_its_own_clients_stay_strict_and_others_do_not_get_there
 
 
 @pytest.mark.row("T170", "T171", "T179")
-def test_marks_are_four_at_the_most_and_long_ones_come_first() -> None:
+def test_at_most_four_cache_points_with_longest_ttl_first() -> None:
     lives = ("5m", "1h", None, "1h", "5m", None)
     talk: list[Message] = []
     for number, ttl in enumerate(lives):
@@ -214,14 +214,14 @@ def test_marks_are_four_at_the_most_and_long_ones_come_first() -> None:
 
 
 @pytest.mark.row("T175")
-def test_a_model_without_a_cache_gets_no_marks() -> None:
+def test_model_without_cache_gets_no_cache_points() -> None:
     hinted = user("x", metadata=MessageMetadata(hints=(CacheHint(after=0),)))
     body, lost = sent(hinted, model="us.meta.llama4-maverick-17b-instruct-v1:0")
     assert (body["messages"][0]["content"], lost) == ([{"text": "x"}], [])
 
 
 @pytest.mark.row("T196")
-def test_calls_that_another_provider_ran_are_told_as_lost() -> None:
+def test_foreign_provider_run_calls_are_reported_as_losses() -> None:
     raw = b'{"type":"server_tool_use","id":"x","name":"web_search","input":{}}'
     ran = OpaqueBlock("anthropic", Raw(raw), "server_tool_use")
     body, lost = sent(user("go"), assistant(ran, text("x")), user("on"))

@@ -1,4 +1,4 @@
-"""Exchanges that were recorded over real HTTP with servers that we did not write."""
+"""Recorded HTTP exchanges with independent servers give the golden messages."""
 
 import json
 import re
@@ -27,12 +27,12 @@ NAMES = {
     "openai_responses": "openai-responses",
 }
 OLDER: Any = import_module("vcr.errors").CannotOverwriteExistingCassetteException
-"""What is raised where a request is not the recorded one."""
+"""Raised where a request differs from the recorded one."""
 SECRETS = re.compile(r"(?i)authorization|api-key|bearer|127\.0\.0\.1|localhost|/home/|/tmp/")
 
 
 def played(name: str) -> Played:
-    """Play a scenario back; a request that is not the recorded one is refused."""
+    """Replay a scenario; a request that differs from the recorded one is refused."""
     with cassette(name) as tape:
         done = play(SCENARIOS[name], NOWHERE)
         assert tape.all_played
@@ -41,8 +41,8 @@ def played(name: str) -> Played:
 
 @pytest.mark.row("M-282")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_recorded_conversation_gives_the_golden_messages(name: str) -> None:
-    """Canonical, wire, cassette, canonical: byte for byte what was written down."""
+def test_recorded_conversation_gives_golden_messages(name: str) -> None:
+    """Canonical to wire, cassette, wire to canonical: byte for byte the golden file."""
     assert golden(played(name)) == (FOLDER / f"{name}.jsonl").read_bytes()
 
 
@@ -84,7 +84,7 @@ def test_structured_output(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", those("limit"))
-def test_an_answer_that_is_too_long(name: str) -> None:
+def test_response_cut_at_token_limit(name: str) -> None:
     (answer,) = played(name).answers
     assert answer.metadata.stop_reason is StopReason.MAX_TOKENS
 
@@ -97,7 +97,7 @@ def test_too_many_requests(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", those("picture"))
-def test_a_picture(name: str) -> None:
+def test_image(name: str) -> None:
     first, _ = played(name).answers
     assert first.content == (TextBlock("A single dot."),)
     with cassette(name) as tape:
@@ -105,10 +105,10 @@ def test_a_picture(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_official_types_take_what_was_recorded(name: str) -> None:
+def test_sdk_types_accept_recorded_bodies(name: str) -> None:
     scenario = SCENARIOS[name]
     if scenario.adapter == "openai-compatible":
-        return  # its own words, which the types of OpenAI do not know
+        return  # extensions of the server, unknown to OpenAI's types
     with cassette(name) as tape:
         for request in tape.requests:
             body = json.loads(request.body)
@@ -119,7 +119,7 @@ def test_the_official_types_take_what_was_recorded(name: str) -> None:
 
 @pytest.mark.row("M-282", "M-292")
 def test_every_protocol_is_recorded_plain_and_streamed() -> None:
-    """A scenario without a cassette fails above; here every protocol has scenarios."""
+    """Every protocol has scenarios; a scenario without a cassette fails in the tests above."""
     said = {(s.adapter, s.is_streamed, s.topic) for s in SCENARIOS.values() if s.server == "aimock"}
     wanted = {"text", "call", "two-calls", "picture", "too-often"}
     for codec in CODECS:
@@ -130,10 +130,8 @@ def test_every_protocol_is_recorded_plain_and_streamed() -> None:
 
 @pytest.mark.row("M-291")
 @pytest.mark.parametrize("name", those("call"))
-def test_a_cassette_that_is_older_than_the_adapter_is_found_out(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An adapter that sends something else now than it did then has to be recorded anew."""
+def test_outdated_cassette_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If an adapter now sends something else, its cassette must be recorded again."""
     send = Adapter.to_wire
 
     def changed(self: Adapter, *given: Any) -> WireRequest:
@@ -146,8 +144,8 @@ def test_a_cassette_that_is_older_than_the_adapter_is_found_out(
 
 
 @pytest.mark.row("M-290")
-def test_the_servers_that_were_recorded_are_those_that_would_be_now() -> None:
-    """A server that moves on has to be recorded anew; `make cassettes` fetches these."""
+def test_recorded_server_versions_are_the_pinned_ones() -> None:
+    """A new server version must be recorded again; `make cassettes` fetches the pinned ones."""
     recorded = json.loads((FOLDER / "servers.json").read_text())
     lock = (ROOT / "requirements-cassettes.lock").read_text()
     makefile = (ROOT / "Makefile").read_text()
@@ -156,7 +154,7 @@ def test_the_servers_that_were_recorded_are_those_that_would_be_now() -> None:
 
 
 @pytest.mark.row("M-290", "M-291", "M-292")
-def test_it_is_written_down_when_and_how_to_record() -> None:
+def test_contributing_explains_how_to_record() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add an exchange or a cassette")[2]
     told = " ".join(page.split())
     assert "`make cassettes`" in told
@@ -166,7 +164,7 @@ def test_it_is_written_down_when_and_how_to_record() -> None:
 
 
 @pytest.mark.row("M-289", "M-293")
-def test_cassettes_hold_no_keys_and_no_places() -> None:
+def test_cassettes_have_no_keys_and_no_paths() -> None:
     files = [*FOLDER.glob("*.yaml"), *FOLDER.glob("*.jsonl")]
     assert {path.stem for path in files} == set(SCENARIOS)
     assert [path.name for path in files if SECRETS.search(path.read_text())] == []

@@ -1,4 +1,4 @@
-"""An edit of one block leaves its neighbours with every key that they came with."""
+"""An edit of one block keeps every key of the other blocks."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from metis.verify import adapter_of, read_recording
 from metis.verify.edits import edit_faults
 from metis.verify.seals import conversation_with
 from metis.wire.original_form import aligned
-from test_written_streams import RECORDINGS, responses
+from test_stream_round_trip import RECORDINGS, responses
 
 ALL = tuple(RECORDINGS.values())
 
@@ -54,7 +54,7 @@ def response_faults(recordings: str, step: int) -> dict[str, list[str]]:
 
 @needs_corpus
 @pytest.mark.parametrize("recordings", ALL)
-def test_edits_are_local(recordings: str) -> None:
+def test_edit_of_one_block_keeps_keys_of_others(recordings: str) -> None:
     assert request_faults(recordings, 20) == {}
     assert response_faults(recordings, 10) == {}
 
@@ -62,12 +62,12 @@ def test_edits_are_local(recordings: str) -> None:
 @needs_corpus
 @pytest.mark.slow
 @pytest.mark.parametrize("recordings", ALL)
-def test_all_edits_are_local(recordings: str) -> None:
+def test_every_edit_of_one_block_keeps_keys_of_others(recordings: str) -> None:
     assert request_faults(recordings, 1) == {}
     assert response_faults(recordings, 1) == {}
 
 
-def test_equal_blocks_keep_their_order() -> None:
+def test_keys_of_equal_blocks_stay_in_order() -> None:
     assert aligned({0: "a", 2: "a"}, ["a", "b", "a"]) == {0: 0, 2: 2}
     assert aligned({0: "a", 2: "a"}, ["b", "a"]) == {0: 1}
     assert aligned({1: "a"}, ["a", "b", "a"]) == {1: 0}
@@ -75,7 +75,7 @@ def test_equal_blocks_keep_their_order() -> None:
     assert aligned({0: "x"}, []) == {}
 
 
-def test_a_cache_mark_stays_with_its_block() -> None:
+def test_cache_mark_stays_with_its_block_after_edit() -> None:
     marked = {"type": "text", "text": "long", "cache_control": {"type": "ephemeral"}}
     body: dict[str, Any] = {
         "model": "claude-sonnet-4-6",

@@ -1,4 +1,4 @@
-"""The exchanges that were written by hand: whether they are right, and whether we read them."""
+"""Handwritten exchanges of every protocol: valid for the SDK types, and decoded as expected."""
 
 import json
 from typing import Any
@@ -169,9 +169,9 @@ OWN_FEATURES = {
     },
 }
 CITING = {"anthropic", "bedrock-converse"}
-"""Streams that cite while the text is written; elsewhere citations come with the message."""
+"""Streams with citations between text deltas; elsewhere citations come with the message."""
 OUT_OF_ORDER = "order of a stream"
-"""Streams in an order that a plain answer of the protocol cannot tell: each kind by itself."""
+"""Streams whose block order a plain response of the protocol cannot express."""
 EVERY = [(name, key) for name, protocol in PROTOCOLS.items() for key in handwritten(protocol)]
 
 
@@ -200,12 +200,12 @@ def context(exchange: Exchange) -> RequestContext:
 
 
 def is_nameless(name: str, exchange: Exchange) -> bool:
-    """Whether calls have no id that lasts, so that ours is another each time they are read."""
+    """Return whether calls have no stable wire id, so that each decoding makes a new one."""
     return name == "ollama" or exchange.feature == "legacy function_call"
 
 
 def judged(name: str, exchange: Exchange) -> str:
-    """The judge of an exchange: a prompt of Ollama's is another kind of request than a chat."""
+    """Return the validator of an exchange: Ollama's generate endpoint has another request type."""
     return "ollama prompt" if exchange.path == "/api/generate" else name
 
 
@@ -228,7 +228,7 @@ def test_every_feature_has_an_exchange(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), EVERY)
-def test_the_official_types_take_the_request(name: str, key: str) -> None:
+def test_sdk_types_accept_request(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     if exchange.dialect is None and exchange.request is not None:
         body = {key: value for key, value in exchange.request.items() if key != "stream"}
@@ -236,7 +236,7 @@ def test_the_official_types_take_the_request(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), EVERY)
-def test_the_official_types_take_the_answer(name: str, key: str) -> None:
+def test_sdk_types_accept_response(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     if exchange.dialect is not None:
         return
@@ -260,7 +260,7 @@ def take(
 
 
 @pytest.mark.parametrize(("name", "key"), pairs("path"))
-def test_a_request_goes_where_it_is_said_to_go(name: str, key: str) -> None:
+def test_request_path_is_expected_path(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     assert exchange.path is not None
     if name == "gemini":
@@ -273,7 +273,7 @@ def test_a_request_goes_where_it_is_said_to_go(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), pairs("request") + pairs("request", failures=True))
-def test_a_request_becomes_what_is_expected(name: str, key: str) -> None:
+def test_request_decodes_as_expected(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     assert exchange.request is not None
     read = adapter_of(name, exchange).from_wire_request(exchange.request, context(exchange))
@@ -285,7 +285,7 @@ def test_a_request_becomes_what_is_expected(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), pairs("response"))
-def test_an_answer_becomes_what_is_expected(name: str, key: str) -> None:
+def test_response_decodes_as_expected(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     message = adapter_of(name, exchange).from_wire_response(exchange.body(), context(exchange))
     assert [problem.rule for problem in validate(message)] == []
@@ -294,8 +294,8 @@ def test_an_answer_becomes_what_is_expected(name: str, key: str) -> None:
 
 @pytest.mark.row("M-010", "M-193")
 @pytest.mark.parametrize(("name", "key"), pairs("response"))
-def test_an_answer_comes_back_as_it_was(name: str, key: str) -> None:
-    """Response, canonical, stored, read, response: the same JSON."""
+def test_response_round_trip_gives_equal_json(name: str, key: str) -> None:
+    """Decode, store, load and encode a response: the same JSON."""
     exchange = exchange_of(name, key)
     adapter = adapter_of(name, exchange)
     message = adapter.from_wire_response(exchange.body(), context(exchange))
@@ -304,7 +304,7 @@ def test_an_answer_comes_back_as_it_was(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), pairs("stream"))
-def test_a_stream_becomes_what_is_expected(name: str, key: str) -> None:
+def test_stream_decodes_as_expected(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     last = read_stream(adapter_of(name, exchange), exchange)[-1]
     assert isinstance(last, MessageComplete)
@@ -312,7 +312,7 @@ def test_a_stream_becomes_what_is_expected(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), pairs("stream"))
-def test_the_sum_of_the_events_is_the_content(name: str, key: str) -> None:
+def test_deltas_add_up_to_content(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     events = read_stream(adapter_of(name, exchange), exchange)
     total = Accumulator()
@@ -333,7 +333,7 @@ def test_the_sum_of_the_events_is_the_content(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), pairs("stream"))
-def test_a_stream_gives_the_message_of_the_plain_answer(name: str, key: str) -> None:
+def test_stream_gives_message_of_plain_response(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     adapter = adapter_of(name, exchange)
     if exchange.response is None:
@@ -350,7 +350,7 @@ def test_a_stream_gives_the_message_of_the_plain_answer(name: str, key: str) -> 
 
 
 @pytest.mark.parametrize(("name", "key"), pairs("stream") + pairs("stream", failures=True))
-def test_a_stream_may_be_cut_anywhere(name: str, key: str) -> None:
+def test_stream_gives_equal_events_for_any_chunking(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     adapter = adapter_of(name, exchange)
     whole = [shape(event) for event in read_stream(adapter, exchange)]
@@ -359,7 +359,7 @@ def test_a_stream_may_be_cut_anywhere(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), pairs("response", failures=True))
-def test_an_error_becomes_the_right_one(name: str, key: str) -> None:
+def test_error_has_expected_class(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     with pytest.raises(MetisError) as caught:
         adapter_of(name, exchange).from_wire_response(exchange.body(), context(exchange))
@@ -367,7 +367,7 @@ def test_an_error_becomes_the_right_one(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), pairs("stream", failures=True))
-def test_a_broken_stream_ends_in_an_error_that_keeps_what_came(name: str, key: str) -> None:
+def test_broken_stream_ends_in_error_with_partial_message(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     adapter = adapter_of(name, exchange)
     events = read_stream(adapter, exchange)
@@ -382,7 +382,7 @@ def test_a_broken_stream_ends_in_an_error_that_keeps_what_came(name: str, key: s
 
 @pytest.mark.parametrize(("name", "key"), pairs("response"))
 def test_the_next_turn_is_valid(name: str, key: str) -> None:
-    """The answer goes back to its own provider, its calls with results, and nothing is lost."""
+    """The response goes back to its provider with results for its calls, without a loss."""
     exchange = exchange_of(name, key)
     adapter = adapter_of(name, exchange)
     follow_up(adapter, exchange, adapter.from_wire_response(exchange.body(), context(exchange)))
@@ -424,7 +424,7 @@ def said(content: tuple[ContentBlock, ...]) -> dict[str, Any]:
 
 
 def shape(event: StreamEvent) -> Any:
-    """What an event says, without ids that are new every time."""
+    """Return an event without the ids that are new in every decoding."""
     message = getattr(event, "message", None)
     told = {key: value for key, value in asdict(event).items() if key not in _NEW}
     return type(event), told, message and without_ids(message.content)

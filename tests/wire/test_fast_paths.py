@@ -1,4 +1,4 @@
-"""Fast paths decode and encode exactly what the careful ones do."""
+"""Fast paths decode and encode exactly what the general paths do."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -40,12 +40,12 @@ from metis.wire.stream_decoder import BaseStreamDecoder
 CONTEXT = RequestContext(session_id="sess_fast")
 MESSAGE_ID = "01KR3QAYG00000000000000000"
 PIECE = 97
-"""How many bytes of a stream are fed at once, so that frames are cut."""
+"""The bytes of a stream that are fed at once, small enough to cut frames."""
 DecodeRequest = Callable[[bytes, RequestContext], CanonicalRequest]
 
 
 class Paths(NamedTuple):
-    """The careful path and the fast one, if there is one, for each kind of work of a protocol."""
+    """The general path and the fast path, if there is one, for each function of a protocol."""
 
     requests: tuple[DecodeRequest, DecodeRequest | None]
     histories: tuple[Callable[[], HistoryEncoder], Callable[[], HistoryEncoder]]
@@ -87,9 +87,9 @@ PATHS = {
 
 
 def decoded(decode: DecodeRequest, body: bytes, history: HistoryEncoder) -> Any:
-    """Decode a request into values that can be compared, and what it is encoded to again.
+    """Return comparable values of a decoded request, and what it is encoded to again.
 
-    The ids of messages are new each time, and an original form may be stored in several ways.
+    Message ids are new each time, and an original form may be stored in several ways.
     """
     try:
         request = decode(body, CONTEXT)
@@ -104,7 +104,7 @@ def decoded(decode: DecodeRequest, body: bytes, history: HistoryEncoder) -> Any:
 
 
 def streams(protocol: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the streams of a protocol: written by hand, and recorded where there are."""
+    """Yield the streams of a protocol: the handwritten ones, and recorded ones where available."""
     for name, exchange in handwritten(protocol).items():
         if exchange.stream is not None:
             yield name, exchange.stream_bytes()
@@ -112,7 +112,7 @@ def streams(protocol: str) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("protocol", PATHS)
-def test_requests_decode_alike(protocol: str) -> None:
+def test_fast_request_decoder_equals_general_decoder(protocol: str) -> None:
     (careful, fast), (history, _), _ = PATHS[protocol]
     if fast is None:
         pytest.skip("requests have no fast path")
@@ -122,7 +122,7 @@ def test_requests_decode_alike(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PATHS)
-def test_histories_encode_alike(protocol: str) -> None:
+def test_fast_history_encoder_equals_general_encoder(protocol: str) -> None:
     paths = PATHS[protocol]
     for name, body in requests(protocol):
         try:
@@ -139,7 +139,9 @@ def test_histories_encode_alike(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PATHS)
-def test_streams_decode_alike(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_stream_decoder_equals_general_decoder(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("metis.wire.stream_decoder.new_ulid", lambda: MESSAGE_ID)
     for name, data in streams(protocol):
         careful, fast = (decoder(CONTEXT) for decoder in PATHS[protocol].streams)

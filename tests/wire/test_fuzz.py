@@ -1,4 +1,4 @@
-"""Whatever comes over the wire gives a value or an error of ours, in every decoder."""
+"""Any bytes give a value or a typed error in every decoder."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def context(status: int | None = None) -> RequestContext:
 
 
 def read_request(adapter: Adapter, body: bytes | dict[str, Any]) -> None:
-    """Read a request; what could be read can be stored, and sent again."""
+    """Decode a request; what decodes can be stored and sent again."""
     with contextlib.suppress(MetisError):
         request = adapter.from_wire_request(body, context())
         stored = [decode(encode(message)) for message in request.messages]
@@ -53,7 +53,7 @@ def read_response(adapter: Adapter, body: bytes | dict[str, Any], status: int | 
 
 
 def read_stream(adapter: Adapter, data: bytes, status: int | None, size: int) -> None:
-    """Read a stream: it ends in exactly one way, and what came can be kept."""
+    """Decode a stream: it has one end event, and the partial message can be stored."""
     decoder = adapter.stream_decoder(context(status))
     events = [
         event
@@ -67,7 +67,7 @@ def read_stream(adapter: Adapter, data: bytes, status: int | None, size: int) ->
 
 
 def keep(message: Message, adapter: Adapter) -> None:
-    """Store a message, and show it to a client."""
+    """Store a message, and encode it for a client."""
     stored = decode(encode(message))
     assert encode(stored) == encode(message)
     json.loads(adapter.to_wire_response(stored, context()))
@@ -75,13 +75,13 @@ def keep(message: Message, adapter: Adapter) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=any_bytes)
-def test_any_bytes_as_a_request(name: str, data: bytes) -> None:
+def test_any_bytes_as_request(name: str, data: bytes) -> None:
     read_request(adapters.get(name), data)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=any_bytes, status=statuses)
-def test_any_bytes_as_a_response(name: str, data: bytes, status: int | None) -> None:
+def test_any_bytes_as_response(name: str, data: bytes, status: int | None) -> None:
     read_response(adapters.get(name), data, status)
 
 
@@ -91,13 +91,13 @@ def framed(texts: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=any_bytes | st.lists(json_texts()).map(framed), status=statuses, size=sizes)
-def test_any_bytes_as_a_stream(name: str, data: bytes, status: int | None, size: int) -> None:
+def test_any_bytes_as_stream(name: str, data: bytes, status: int | None, size: int) -> None:
     read_stream(adapters.get(name), data, status, size)
 
 
 @st.composite
-def spoiled(draw: st.DrawFn, bodies: list[dict[str, Any]]) -> dict[str, Any]:
-    """A real body in which up to three values are gone, doubled or something else."""
+def mutated_bodies(draw: st.DrawFn, bodies: list[dict[str, Any]]) -> dict[str, Any]:
+    """A real body with up to three values removed, duplicated or replaced."""
     body: dict[str, Any] = json.loads(json.dumps(draw(st.sampled_from(bodies))))
     for _ in range(draw(st.integers(1, 3))):
         places = list(_places(body))
@@ -107,7 +107,7 @@ def spoiled(draw: st.DrawFn, bodies: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _places(value: Any) -> list[Callable[[st.DrawFn], None]]:
-    """What could be done to each value inside of a value."""
+    """Return the possible changes of each value inside a value."""
     found: list[Callable[[st.DrawFn], None]] = []
     keys: list[Any] = []
     if isinstance(value, dict):
@@ -134,8 +134,8 @@ def _spoiler(holder: Any, key: Any) -> Callable[[st.DrawFn], None]:
 
 
 @st.composite
-def damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """Real bytes that were cut, or in which some are missing or are others."""
+def corrupted_bytes(draw: st.DrawFn, data: bytes) -> bytes:
+    """Real bytes that were truncated, or with some bytes missing or replaced."""
     start = draw(st.integers(0, len(data)))
     end = draw(st.integers(start, min(len(data), start + 40)))
     match draw(st.sampled_from(["cut", "missing", "other"])):
@@ -148,45 +148,49 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(body=spoiled(REQUESTS))
-def test_a_spoiled_request(name: str, body: dict[str, Any]) -> None:
+@given(body=mutated_bodies(REQUESTS))
+def test_request_with_replaced_values(name: str, body: dict[str, Any]) -> None:
     read_request(adapters.get(name), body_of(body))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(body=spoiled(REQUESTS), data=st.data())
-def test_a_damaged_request(name: str, body: dict[str, Any], data: st.DataObject) -> None:
-    read_request(adapters.get(name), data.draw(damaged(body_of(body))))
+@given(body=mutated_bodies(REQUESTS), data=st.data())
+def test_request_with_corrupted_bytes(name: str, body: dict[str, Any], data: st.DataObject) -> None:
+    read_request(adapters.get(name), data.draw(corrupted_bytes(body_of(body))))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(body=spoiled(RESPONSES), status=statuses)
-def test_a_spoiled_response(name: str, body: dict[str, Any], status: int | None) -> None:
+@given(body=mutated_bodies(RESPONSES), status=statuses)
+def test_response_with_replaced_values(name: str, body: dict[str, Any], status: int | None) -> None:
     read_response(adapters.get(name), body_of(body), status)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(exchange=st.sampled_from(STREAMS), data=st.data(), status=statuses, size=sizes)
-def test_a_damaged_stream(
+def test_stream_with_corrupted_bytes(
     name: str, exchange: Exchange, data: st.DataObject, status: int | None, size: int
 ) -> None:
-    read_stream(adapters.get(name), data.draw(damaged(exchange.stream_bytes())), status, size)
+    read_stream(
+        adapters.get(name), data.draw(corrupted_bytes(exchange.stream_bytes())), status, size
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("place", [b'{"id', b'{"id":"x","choices":[{"delta":{"content":"a'])
-def test_bytes_that_are_no_text(name: str, place: bytes) -> None:
-    """Such bytes may stand in a value, or in a key that nobody asks for."""
+def test_bytes_that_are_not_utf8(name: str, place: bytes) -> None:
+    """Such bytes may be in a value, or in a key that no decoder reads."""
     started = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":"a"}}]}'
     read_stream(adapters.get(name), framed([started, started, place + b'\xff":1}']), None, 4096)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(exchange=st.sampled_from(STREAMS), data=st.data(), size=sizes)
-def test_a_spoiled_stream(name: str, exchange: Exchange, data: st.DataObject, size: int) -> None:
+def test_stream_with_replaced_values(
+    name: str, exchange: Exchange, data: st.DataObject, size: int
+) -> None:
     events = [event for event in exchange.stream or () if isinstance(event, dict)]
     place = data.draw(st.integers(0, len(events) - 1)) if events else 0
-    wrong = [data.draw(spoiled([event])) for event in events[place : place + 1]]
+    wrong = [data.draw(mutated_bodies([event])) for event in events[place : place + 1]]
     kept = [*events[:place], *wrong, *events[place + 1 :]]
     written = framed([body_of(event) for event in kept])
     read_stream(adapters.get(name), written, None, size)

@@ -1,3 +1,5 @@
+"""Gemini requests and responses in both directions."""
+
 import contextlib
 import json
 from typing import Any
@@ -24,9 +26,9 @@ from gemini_build import (
     TEXT,
     answered,
     result,
+    round_trip_body,
     said,
     sent,
-    there_and_back,
 )
 from judges import complaints
 from metis import adapters
@@ -71,11 +73,11 @@ PLACEHOLDER = "skip_thought_signature_validator"
 
 @pytest.mark.row("T200", "K-109", "G-009", "G-013")
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_comes_back_key_for_key(name: str) -> None:
-    assert there_and_back(REQUESTS[name]) == REQUESTS[name]
+def test_request_round_trip_keeps_every_key(name: str) -> None:
+    assert round_trip_body(REQUESTS[name]) == REQUESTS[name]
 
 
-# What is broken is repaired for the provider, even if its own client broke it.
+# A broken history is repaired for the provider, even if a client of this protocol broke it.
 BROKEN = {
     "an empty id",
     "a call without arguments",
@@ -85,7 +87,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", [name for name in REQUESTS if name not in BROKEN])
-def test_a_request_keeps_all_rules_and_loses_nothing_on_the_way_home(name: str) -> None:
+def test_request_to_its_own_provider_is_valid_and_has_no_loss(name: str) -> None:
     for host in ("gemini", "vertex"):
         adapter = adapters.get(host)
         request = adapter.from_wire_request(REQUESTS[name], CONTEXT)
@@ -99,7 +101,7 @@ def test_a_request_keeps_all_rules_and_loses_nothing_on_the_way_home(name: str) 
 
 @needs_corpus
 @pytest.mark.row("M-008")
-def test_every_recorded_request_comes_back_from_its_own_host() -> None:
+def test_recorded_requests_round_trip_for_their_host() -> None:
     for exchange in exchanges(CORPUS):
         adapter = adapters.get(exchange["provider"])
         request = adapter.from_wire_request(exchange["request"], CONTEXT)
@@ -118,7 +120,7 @@ def blocks_of(*parts: Any, role: str = "user") -> tuple[Any, ...]:
     return tuple(block for message in request.messages for block in message.content)
 
 
-def test_parts_have_their_meaning_in_both_cases() -> None:
+def test_parts_are_read_in_camel_and_snake_case() -> None:
     camel = blocks_of(BLOB, {"inlineData": {"mimeType": "audio/wav", "data": "AA=="}}, TEXT)
     snake = blocks_of(
         {"inline_data": {"mime_type": "image/png", "data": "-_8="}},
@@ -134,7 +136,7 @@ def test_parts_have_their_meaning_in_both_cases() -> None:
 
 
 @pytest.mark.row("T92", "G-009", "G-010", "K-131")
-def test_media_by_kind_and_by_place() -> None:
+def test_media_of_every_kind_and_source() -> None:
     def at(uri: str, kind: str) -> Any:
         return blocks_of({"fileData": {"fileUri": uri, "mimeType": kind}})[0]
 
@@ -154,7 +156,7 @@ def test_media_by_kind_and_by_place() -> None:
 
 
 @pytest.mark.row("T92")
-def test_a_picture_by_url_goes_to_the_host_that_fetches_it() -> None:
+def test_image_url_is_sent_only_to_host_that_fetches_it() -> None:
     picture = ImageBlock(ImageSource("url", "https://a.example/x.webp?y=1"), "image/*")
     wire = adapters.get("vertex").to_wire([user(picture)])
     assert json.loads(wire.body)["contents"][0]["parts"] == [
@@ -166,7 +168,7 @@ def test_a_picture_by_url_goes_to_the_host_that_fetches_it() -> None:
 
 
 @pytest.mark.row("T10", "G-012")
-def test_calls_without_ids_get_stable_ones_and_results_are_paired_by_name_and_order() -> None:
+def test_calls_without_ids_get_stable_ids_and_results_pair_by_name_and_order() -> None:
     other: Any = {"functionCall": {"name": "g", "args": {}}}
     answers = [
         {"functionResponse": {"name": name, "response": {"output": word}}}
@@ -181,7 +183,7 @@ def test_calls_without_ids_get_stable_ones_and_results_are_paired_by_name_and_or
 
 
 @pytest.mark.row("T09", "T10")
-def test_a_result_answers_the_turn_before_it_and_none_before_that() -> None:
+def test_result_answers_only_the_preceding_turn() -> None:
     body = sent(ASKED, said(CALL, role="model"), ASKED, said(CALL, role="model"), said(RESULT))
     messages = decode_request(body_of(body), CONTEXT).messages
     ((first,), (second,)) = (calls_of(messages[1]), calls_of(messages[3]))
@@ -204,7 +206,7 @@ TALK = [
 
 
 @pytest.mark.row("M-025", "T11", "T14", "T16", "T31", "T56", "T57", "K-094", "K-109", "G-014")
-def test_a_foreign_conversation_as_gemini_wants_it() -> None:
+def test_conversation_of_other_providers_is_encoded_for_gemini() -> None:
     wire = adapters.get("gemini").to_wire(TALK)
     assert json.loads(wire.body) == {
         "systemInstruction": {"parts": [{"text": "be brief"}, {"text": "and kind"}]},
@@ -241,7 +243,7 @@ def test_a_foreign_conversation_as_gemini_wants_it() -> None:
         ("gemma-3-27b-it", False),
     ],
 )
-def test_only_models_that_ask_for_a_signature_get_the_placeholder(
+def test_placeholder_signature_is_sent_only_to_models_that_require_one(
     model: str,
     is_signed: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
@@ -254,7 +256,7 @@ def read(answer: Any, host: str = "gemini") -> Message:
 
 
 @pytest.mark.row("T60")
-def test_a_signature_goes_back_to_the_host_that_made_it_and_to_no_other() -> None:
+def test_signature_is_sent_only_to_its_issuer() -> None:
     answer = read(answered(SIGNED, CALL))
     history = [user("go"), answer, *(tool("ok", answers=each) for each in calls_of(answer))]
     at_home = json.loads(adapters.get("gemini").to_wire(history).body)
@@ -265,7 +267,7 @@ def test_a_signature_goes_back_to_the_host_that_made_it_and_to_no_other() -> Non
     assert elsewhere.losses[0].reason == "it was sealed by gemini"
     other = adapters.get("anthropic").to_wire(history)
     assert b"c2ln" not in other.body
-    # The call that goes along wants a definition there, be it one that stands for the tool.
+    # The other host requires a definition for the call, if only a placeholder.
     assert [(loss.block_type, loss.path) for loss in other.losses] == [
         ("thinking", "$.content[0]"),
         ("option", "$.tools"),
@@ -277,7 +279,7 @@ def calls_of(message: Message) -> list[str]:
 
 
 @pytest.mark.row("T57")
-def test_parallel_calls_of_gemini_stay_as_they_were_signed() -> None:
+def test_parallel_calls_keep_their_signature_pattern() -> None:
     parts: Any = (SIGNED, CALL, {"functionCall": {"name": "g", "args": {}}})
     answer = decode(encode(read(answered(*parts))))
     history = [user("go"), answer, *(tool("ok", answers=each) for each in calls_of(answer))]
@@ -329,7 +331,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.row("M-008", "T200", "G-048")
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_response_comes_back_key_for_key(name: str) -> None:
+def test_response_round_trip_keeps_every_key(name: str) -> None:
     message = decode(encode(read(ANSWERS[name])))
     assert json.loads(encode_response(message, CONTEXT)) == ANSWERS[name]
     assert validate(message) == []
@@ -338,7 +340,7 @@ def test_a_response_comes_back_key_for_key(name: str) -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("M-008", "T200", "G-048", "G-049", "G-051", "K-117")
-def test_every_recorded_response_comes_back_key_for_key() -> None:
+def test_recorded_responses_round_trip_with_every_key() -> None:
     count = 0
     for exchange in responses(CORPUS):
         context = replace(
@@ -362,8 +364,8 @@ def test_every_recorded_response_comes_back_key_for_key() -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("T56")
-def test_every_recorded_answer_goes_back_as_real_clients_sent_it() -> None:
-    """Each signed part or call that a client carried back stands in what we would send."""
+def test_encoded_history_equals_parts_sent_by_real_clients() -> None:
+    """Each signed part or call that a real client sent back is in what metis would send."""
     by_id = {exchange["id"]: exchange for exchange in exchanges(CORPUS)}
     count = 0
     for exchange in exchanges(CORPUS):
@@ -390,7 +392,7 @@ def test_every_recorded_answer_goes_back_as_real_clients_sent_it() -> None:
 
 
 def essence(part: dict[str, Any]) -> tuple[str, Any]:
-    """A part without what clients change: the case of keys, the alphabet, ids of their own."""
+    """Return a part without what clients change: case of keys, base64 alphabet, their ids."""
     normal = with_camel_keys(part)
     signature = plain_base64(normal.get("thoughtSignature", ""))
     called = normal.get("functionCall")
@@ -418,7 +420,9 @@ USAGES = [
 
 @pytest.mark.row("T142", "T145", "T146", "T153", "G-049", "G-050")
 @pytest.mark.parametrize(("wire", "expected"), USAGES)
-def test_usage_comes_in_disjoint_buckets(wire: dict[str, int], expected: tuple[int, ...]) -> None:
+def test_usage_is_read_into_disjoint_buckets(
+    wire: dict[str, int], expected: tuple[int, ...]
+) -> None:
     usage = read(answered(TEXT, usage={**wire, "serviceTier": "flex"})).metadata.usage
     assert usage is not None
     assert expected == (
@@ -435,7 +439,7 @@ def test_usage_comes_in_disjoint_buckets(wire: dict[str, int], expected: tuple[i
     assert again["promptTokenCount"] == usage.prompt_tokens
 
 
-def test_unknown_usage_is_unknown_and_not_zero() -> None:
+def test_unknown_usage_is_not_zero() -> None:
     assert read(ANSWERS["blocked prompt"]).metadata.usage is None
 
 
@@ -459,18 +463,18 @@ STOPS: list[tuple[Any, str, StopReason]] = [
 
 @pytest.mark.row("T163", "G-051")
 @pytest.mark.parametrize(("word", "host", "expected"), STOPS)
-def test_ends_of_answers(word: Any, host: str, expected: StopReason) -> None:
+def test_finish_reasons_are_mapped(word: Any, host: str, expected: StopReason) -> None:
     assert read(answered(TEXT, finish=word), host).metadata.stop_reason is expected
 
 
 @pytest.mark.row("T163", "G-051")
-def test_an_answer_with_calls_ends_with_them() -> None:
+def test_response_with_calls_has_tool_use_stop_reason() -> None:
     assert read(answered(TEXT, CALL)).metadata.stop_reason is StopReason.TOOL_USE
     assert read(answered(CALL, finish="MAX_TOKENS")).metadata.stop_reason is StopReason.MAX_TOKENS
 
 
 @pytest.mark.row("T161")
-def test_a_call_that_the_model_made_wrong_is_an_error_and_never_runs() -> None:
+def test_malformed_function_call_is_an_error_and_never_runs() -> None:
     empty = {
         **ANSWER,
         "candidates": [
@@ -486,7 +490,7 @@ def test_a_call_that_the_model_made_wrong_is_an_error_and_never_runs() -> None:
     assert message.metadata.stop_reason is StopReason.ERROR
 
 
-def test_a_blocked_prompt_is_an_answer_that_says_so() -> None:
+def test_blocked_prompt_gives_refusal() -> None:
     message = read(ANSWERS["blocked prompt"])
     assert message.content == ()
     assert message.metadata.stop_reason is StopReason.CONTENT_FILTER
@@ -525,7 +529,7 @@ def test_grounding_becomes_citations_of_the_text() -> None:
 
 
 @pytest.mark.row("G-015", "G-016")
-def test_results_of_other_providers_are_told_in_the_two_keys_of_the_protocol() -> None:
+def test_foreign_results_use_output_and_error_keys() -> None:
     def answer(*content: Any, model: str = "gemini-3.5-flash", **fields: Any) -> Any:
         made = ToolResultBlock(tool_id(), tuple(content), **fields)
         history = [user("go"), assistant(call("f")), replace(tool("x"), content=(made,))]
@@ -546,7 +550,7 @@ def test_results_of_other_providers_are_told_in_the_two_keys_of_the_protocol() -
 
 
 @pytest.mark.row("G-013", "G-016")
-def test_errors_and_objects_in_results_have_their_meaning() -> None:
+def test_error_and_object_results_are_decoded() -> None:
     def meaning(response: Any) -> tuple[Any, bool]:
         messages = decode_request(body_of(sent(ASKED, CALLED, said(result(response)))), CONTEXT)
         block = messages.messages[2].content[0]
@@ -562,7 +566,7 @@ def test_errors_and_objects_in_results_have_their_meaning() -> None:
     assert meaning({}) == ([], False)
 
 
-def test_a_result_that_was_changed_is_told_anew() -> None:
+def test_changed_result_is_encoded_without_original_form() -> None:
     request = decode_request(body_of(sent(ASKED, CALLED, said(result({"z": 1})))), CONTEXT)
     *before, answer = request.messages
     block = answer.content[0]
@@ -572,14 +576,14 @@ def test_a_result_that_was_changed_is_told_anew() -> None:
     assert body["contents"][2] == said(result({"output": "other"}))
 
 
-def test_a_part_that_was_changed_is_told_anew() -> None:
+def test_changed_part_is_encoded_without_original_form() -> None:
     request = decode_request(body_of(sent(said({**TEXT, "partMetadata": {"x": 1}}))), CONTEXT)
     changed = replace(request.messages[0], content=(text("other"),))
     body = json.loads(encode_request(CODEC, [changed], (), request.options))
     assert body["contents"] == [said({"text": "other"})]
 
 
-def test_pictures_that_a_model_made_go_back_with_their_signature() -> None:
+def test_generated_images_are_sent_back_with_signature() -> None:
     part = {**BLOB, "thoughtSignature": "MQ=="}
     message = decode(encode(read(answered(part))))
     wire = adapters.get("gemini").to_wire([user("draw"), message, user("bluer")])
@@ -590,7 +594,7 @@ def test_pictures_that_a_model_made_go_back_with_their_signature() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>bad gateway</html>", b"", b"[]", b"null", b"{}", b"[1]"])
-def test_a_body_that_is_no_response_is_a_typed_error(body: bytes) -> None:
+def test_body_that_is_not_a_response_is_a_typed_error(body: bytes) -> None:
     with pytest.raises(ServerError):
         decode_response(body, RequestContext(status=502))
     with pytest.raises(DecodeError):
@@ -610,13 +614,13 @@ FAULTS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "path"), FAULTS)
-def test_a_fault_in_a_request_is_named_with_its_place(body: Any, path: str) -> None:
+def test_invalid_request_error_names_the_place(body: Any, path: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode_request(body_of(body), CONTEXT)
     assert caught.value.path == path
 
 
-def test_a_foreign_answer_is_given_as_gemini_would() -> None:
+def test_response_of_another_provider_is_encoded() -> None:
     message = assistant(thinking("hm", signature="s", issuer="gemini"), "x", call("f", a=1))
     wire = json.loads(encode_response(message, replace(CONTEXT, model="gemini:m")))
     assert wire["modelVersion"] == "m"
@@ -631,7 +635,7 @@ def test_a_foreign_answer_is_given_as_gemini_would() -> None:
     assert [block.type for block in again.content] == ["thinking", "text", "tool_use"]
 
 
-def test_signatures_of_other_providers_are_no_business_of_a_client() -> None:
+def test_foreign_signatures_are_not_shown_to_client() -> None:
     message = assistant(thinking("hm", signature="secret", issuer="anthropic"), "x")
     body = adapters.get("gemini").encode_response(message, CONTEXT).body
     assert b"secret" not in body
@@ -642,7 +646,7 @@ def test_signatures_of_other_providers_are_no_business_of_a_client() -> None:
 
 
 @pytest.mark.row("G-017")
-def test_cache_hints_of_other_providers_leave_no_trace() -> None:
+def test_foreign_cache_hints_are_omitted() -> None:
     marked = {"type": "text", "text": "long", "cache_control": {"type": "ephemeral"}}
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": [marked]}]}
     request = adapters.get("anthropic").from_wire_request(body, CONTEXT)
@@ -650,7 +654,7 @@ def test_cache_hints_of_other_providers_leave_no_trace() -> None:
     assert json.loads(wire.body) == sent(said({"text": "long"}))
 
 
-def test_a_signature_whose_part_is_gone_still_goes_home() -> None:
+def test_signature_of_removed_part_is_still_sent_back() -> None:
     lone = ThinkingBlock("", "MQ==", format="signature_on_next", issuer="gemini")
     body = json.loads(encode_request(CODEC, [user("x"), assistant(lone)], (), AdapterOptions()))
     assert body["contents"][1] == said({"text": "", "thoughtSignature": "MQ=="}, role="model")
@@ -697,18 +701,18 @@ def test_any_json_gives_a_value_or_a_typed_error(value: Any) -> None:
 
 @pytest.mark.row("M-008", "T210")
 @given(st.lists(SHAPED, max_size=3), st.lists(SHAPED, max_size=3))
-def test_any_parts_come_back_as_they_were(asked: list[Any], answered: list[Any]) -> None:
+def test_any_parts_round_trip(asked: list[Any], answered: list[Any]) -> None:
     body = json.loads(body_of(sent(said(*asked), said(*answered, role="model"), said(*asked))))
     try:
-        again = there_and_back(body)
+        again = round_trip_body(body)
     except MetisError:
         return
     assert msgspec.json.encode(again, order="sorted") == msgspec.json.encode(body, order="sorted")
 
 
 @needs_corpus
-def test_the_judge_takes_what_real_clients_sent() -> None:
-    """So the judge of our requests is no stricter than the provider itself, but for new keys."""
+def test_validator_accepts_requests_of_real_clients() -> None:
+    """The validator is not stricter than the provider, except for new keys."""
     refused = [
         complaint
         for _, body in requests(CORPUS)

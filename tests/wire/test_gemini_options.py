@@ -1,3 +1,5 @@
+"""Gemini tools, options, paths and errors."""
+
 import json
 from typing import Any
 
@@ -7,7 +9,7 @@ from msgspec.structs import replace
 from build import user
 from corpus import body_of
 from encoding import encode_request
-from gemini_build import ASKED, CONTEXT, DECLARED, REQUESTS, sent, there_and_back
+from gemini_build import ASKED, CONTEXT, DECLARED, REQUESTS, round_trip_body, sent
 from judges import complaints
 from metis import adapters
 from metis.canonical import (
@@ -111,7 +113,7 @@ def test_tools_in_the_dialect_move_to_other_providers() -> None:
 
 
 @pytest.mark.row("T71", "T87", "T212")
-def test_what_a_declaration_says_beyond_its_tool_is_kept_and_told() -> None:
+def test_unmapped_keys_of_declaration_round_trip_and_are_lost_elsewhere() -> None:
     schema = DECLARED["parametersJsonSchema"]
     answer = {"type": "OBJECT", "properties": {"b": {"type": "STRING"}}}
     more = {"behavior": "NON_BLOCKING", "response": answer}
@@ -123,7 +125,7 @@ def test_what_a_declaration_says_beyond_its_tool_is_kept_and_told() -> None:
     same = gemini.to_wire(request.messages, request.tools, request.options)
     assert json.loads(same.body)["tools"] == [both]
     assert same.losses == []
-    # Another description for one, and one more tool: what was not changed stays as it was spelled.
+    # One description changed and one tool added: unchanged tools keep their original form.
     changed = (
         request.tools[0],
         replace(request.tools[1], description="Does more."),
@@ -155,7 +157,7 @@ def _without(wire: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in wire.items() if key != name}
 
 
-def test_options_of_gemini_that_have_no_place_elsewhere_are_told() -> None:
+def test_gemini_only_options_are_losses_elsewhere() -> None:
     request = adapters.get("gemini").from_wire_request(REQUESTS["options"], CONTEXT)
     wire = adapters.get("openai").to_wire(
         request.messages, (), replace(request.options, model="gpt-4o")
@@ -210,13 +212,13 @@ CHOICES: list[tuple[dict[str, Any], ToolChoice | None]] = [
 
 @pytest.mark.row("T113")
 @pytest.mark.parametrize(("wire", "expected"), CHOICES)
-def test_ways_to_choose_tools(wire: dict[str, Any], expected: ToolChoice | None) -> None:
+def test_tool_choice_modes(wire: dict[str, Any], expected: ToolChoice | None) -> None:
     body = sent(ASKED, tool_config={"function_calling_config": wire})
     assert decode_request(body_of(body), CONTEXT).options.tool_choice == expected
-    assert there_and_back(body) == body
+    assert round_trip_body(body) == body
 
 
-def test_an_option_that_was_changed_wins_over_its_spelling() -> None:
+def test_changed_option_overrides_original_form() -> None:
     request = decode_request(body_of(REQUESTS["snake case"]), CONTEXT)
     options = replace(request.options, max_output_tokens=5, temperature=0.5)
     body = json.loads(encode_request(CODEC, request.messages, (), options))
@@ -230,7 +232,7 @@ def test_an_option_that_was_changed_wins_over_its_spelling() -> None:
     assert body["generation_config"] == {"response_mime_type": "application/json"}
 
 
-def test_tools_that_were_changed_leave_the_providers_own_in_place() -> None:
+def test_changed_tools_keep_provider_tools() -> None:
     request = decode_request(body_of(REQUESTS["tools"]), CONTEXT)
     body = json.loads(encode_request(CODEC, request.messages, (TOOL,), request.options))
     assert body["tools"] == [
@@ -270,7 +272,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("host", "place", "model", "stream", "path"), PATHS)
-def test_the_path_names_model_and_way(
+def test_path_names_model_and_streaming(
     host: str,
     place: str | None,
     model: str,
@@ -284,7 +286,7 @@ def test_the_path_names_model_and_way(
     assert b'"stream"' not in wire.body
 
 
-def test_a_region_has_a_host_of_its_own() -> None:
+def test_region_selects_host() -> None:
     region = adapters.get("vertex", place="projects/p/locations/us-central1")
     assert region.profile.base_url == "https://us-central1-aiplatform.googleapis.com"
     everywhere = adapters.get("vertex", place="projects/p/locations/global")
@@ -295,7 +297,7 @@ def test_a_region_has_a_host_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("model", ["", "..", "../../x", "a//b", "./a"])
-def test_a_name_of_a_model_leads_nowhere_else(model: str) -> None:
+def test_model_name_cannot_change_the_path(model: str) -> None:
     with pytest.raises(InvalidValueError):
         adapters.get("gemini").profile.request_path(model)
 
@@ -337,7 +339,7 @@ ERRORS: list[tuple[int, str, str, type[ProviderError]]] = [
 
 @pytest.mark.row("T185", "T194")
 @pytest.mark.parametrize(("status", "kind", "words", "expected"), ERRORS)
-def test_an_error_body_becomes_the_right_error_and_comes_back(
+def test_error_body_decodes_to_typed_error_and_round_trips(
     status: int, kind: str, words: str, expected: type[ProviderError]
 ) -> None:
     wire = {"error": {"code": status, "message": words, "status": kind}}
@@ -354,7 +356,7 @@ def test_an_error_body_becomes_the_right_error_and_comes_back(
 
 
 @pytest.mark.row("T187")
-def test_how_long_to_wait_stands_in_the_body_and_a_daily_quota_is_not_retried() -> None:
+def test_retry_delay_is_read_from_body_and_daily_quota_is_not_retried() -> None:
     retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "45.837906927s"}
     wire = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "x"}}
     short = decode_error({"error": {**wire["error"], "details": [retry]}})
@@ -366,7 +368,7 @@ def test_how_long_to_wait_stands_in_the_body_and_a_daily_quota_is_not_retried() 
     assert not daily.is_retryable
 
 
-def test_a_wrong_key_is_said_as_an_invalid_argument() -> None:
+def test_invalid_key_is_reported_as_invalid_argument() -> None:
     details = [{"reason": "API_KEY_INVALID", "domain": "googleapis.com"}]
     error = {"code": 400, "status": "INVALID_ARGUMENT", "message": "x", "details": details}
     wire = {"error": error}

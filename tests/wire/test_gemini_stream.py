@@ -1,3 +1,5 @@
+"""Gemini streams in both directions."""
+
 import json
 import random
 from typing import Any
@@ -43,7 +45,7 @@ CORPUS = "gemini"
 
 
 def chunk(*parts: Any, finish: str | None = None, **keys: Any) -> dict[str, Any]:
-    """A chunk of a stream; metadata of the candidate have the names of their keys."""
+    """Return a chunk of a stream; keyword arguments are keys of the candidate."""
     candidate: dict[str, Any] = {"content": said(*parts, role="model"), "index": 0, **keys}
     if finish:
         candidate["finishReason"] = finish
@@ -67,7 +69,7 @@ def events_of(
 
 
 def bare(events: list[StreamEvent]) -> list[Any]:
-    """Events without the ids that every decoder makes anew."""
+    """Return events without the ids that every decoder makes anew."""
     return [
         type(event).__name__
         if isinstance(event, MessageComplete | StreamError)
@@ -77,7 +79,7 @@ def bare(events: list[StreamEvent]) -> list[Any]:
 
 
 def meaning(message: Message) -> Any:
-    """What a message says, without the ids and times of its making."""
+    """Return a message without its ids and times."""
     return (
         message.content,
         message.metadata.stop_reason,
@@ -207,7 +209,7 @@ STREAMS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.row("T57", "T123", "T200", "K-113", "K-115", "K-119", "K-129")
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_stream_is_the_plain_response_in_pieces(name: str) -> None:
+def test_stream_decodes_to_message_of_plain_response(name: str) -> None:
     chunks, plain = STREAMS[name]
     whole = decode_response(plain, CONTEXT)
     for stream in (sse(*chunks), array(*chunks)):
@@ -226,7 +228,7 @@ def test_a_stream_is_the_plain_response_in_pieces(name: str) -> None:
 
 
 def assert_adds_up(events: list[StreamEvent], message: Message) -> None:
-    """The sum of the deltas is the content, but for citations, which come with the end."""
+    """Check that the deltas add up to the content, except citations, which come at the end."""
     summed = Accumulator()
     for event in events:
         summed.add(event)
@@ -244,7 +246,7 @@ def assert_adds_up(events: list[StreamEvent], message: Message) -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("K-113", "K-115", "T123")
-def test_every_recorded_stream_gives_the_same_events_however_it_is_cut() -> None:
+def test_recorded_streams_give_equal_events_for_any_chunking() -> None:
     chance = random.Random(1)  # noqa: S311 - the same cuts in every run
     count = 0
     for name, stream in streams(CORPUS):
@@ -262,7 +264,7 @@ def test_every_recorded_stream_gives_the_same_events_however_it_is_cut() -> None
 
 @needs_corpus
 @pytest.mark.row("T200")
-def test_an_array_and_events_with_the_same_chunks_give_the_same() -> None:
+def test_json_array_and_sse_with_equal_chunks_give_equal_events() -> None:
     for exchange in exchanges(CORPUS):
         if exchange["stream_format"] == "json_array":
             one, _ = events_of([exchange["sse"].encode()])
@@ -273,7 +275,7 @@ def test_an_array_and_events_with_the_same_chunks_give_the_same() -> None:
 @needs_corpus
 @pytest.mark.row("M-201")
 @pytest.mark.parametrize("framing", ["sse", "array"])
-def test_every_recorded_stream_survives_a_second_stream(framing: Framing) -> None:
+def test_recorded_streams_round_trip_through_stream_encoder(framing: Framing) -> None:
     for name, stream in streams(CORPUS):
         events, message = events_of([stream])
         encoder = GeminiStreamEncoder(CONTEXT, framing)
@@ -287,7 +289,7 @@ def test_every_recorded_stream_survives_a_second_stream(framing: Framing) -> Non
 
 
 def encode_block(block: Any) -> Any:
-    """A block without what a stream does not carry: citations, and our ids of calls."""
+    """Return a block without what a stream does not carry: citations, and our ids of calls."""
     if isinstance(block, TextBlock):
         return block.text
     return (block.name, block.input) if isinstance(block, ToolUseBlock) else block
@@ -322,7 +324,7 @@ ERROR = {"error": {"code": 503, "message": "Overloaded", "status": "UNAVAILABLE"
 
 @pytest.mark.row("M-078", "T131", "T194")
 @pytest.mark.parametrize("write", [sse, array])
-def test_an_error_in_the_stream_ends_it_and_keeps_what_came(write: Any) -> None:
+def test_error_event_ends_stream_and_keeps_partial_message(write: Any) -> None:
     events, message = events_of([write(chunk({"text": "he"}), chunk(TEXT), ERROR, chunk(TEXT))])
     last = events[-1]
     assert isinstance(last, StreamError)
@@ -349,7 +351,7 @@ def test_an_error_in_the_stream_ends_it_and_keeps_what_came(write: Any) -> None:
         b"event: ping\n\n",
     ],
 )
-def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came(stream: bytes) -> None:
+def test_truncated_stream_is_an_error_with_partial_message(stream: bytes) -> None:
     events, message = events_of([stream])
     assert isinstance(events[-1], StreamError)
     assert events[-1].error_class == "NetworkError"
@@ -359,7 +361,7 @@ def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came(stream: bytes
 
 
 @pytest.mark.row("T131")
-def test_a_call_that_breaks_off_is_kept_but_never_complete() -> None:
+def test_truncated_call_is_kept_as_incomplete() -> None:
     piece = {"jsonPath": "$.a", "stringValue": "x", "willContinue": True}
     broken = {"functionCall": {"name": "f", "partialArgs": [piece], "willContinue": True}}
     events, message = events_of([sse(chunk(broken))])
@@ -375,7 +377,7 @@ def test_text_after_an_unfinished_call_ends_the_call() -> None:
 
 
 @pytest.mark.row("T161")
-def test_a_wrong_call_in_a_stream_is_an_error() -> None:
+def test_malformed_function_call_in_stream_is_an_error() -> None:
     ended = {**ANSWER, "candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "index": 0}]}
     events, _ = events_of([sse(ended)])
     assert isinstance(events[-1], StreamError)
@@ -393,7 +395,7 @@ def test_a_wrong_call_in_a_stream_is_an_error() -> None:
         (b"", "an empty body"),
     ],
 )
-def test_an_error_body_where_a_stream_was_asked_for_is_that_error(body: bytes, words: str) -> None:
+def test_error_body_in_place_of_stream_gives_that_error(body: bytes, words: str) -> None:
     for pieces in ([body], [body[at : at + 1] for at in range(len(body))]):
         events, _ = events_of(pieces, replace(CONTEXT, status=503))
         (only,) = events
@@ -402,7 +404,7 @@ def test_an_error_body_where_a_stream_was_asked_for_is_that_error(body: bytes, w
         assert words in only.text
 
 
-def test_a_plain_body_where_a_stream_was_asked_for_is_one_chunk() -> None:
+def test_plain_body_in_place_of_stream_is_one_chunk() -> None:
     body = b" \n" + body_of(answered(TEXT, CALL))
     events, message = events_of([body[:5], body[5:]])
     assert isinstance(events[-1], MessageComplete)
@@ -416,7 +418,7 @@ def test_a_blocked_prompt_ends_the_stream() -> None:
     assert message.metadata.stop_reason is StopReason.CONTENT_FILTER
 
 
-def test_the_message_can_be_asked_for_at_any_moment() -> None:
+def test_partial_message_is_available_at_any_time() -> None:
     decoder = FastGeminiStreamDecoder(CONTEXT)
     decoder.feed(sse(chunk({"text": "he"})))
     assert decoder.message.content == (TextBlock("he"),)
@@ -429,7 +431,7 @@ def test_the_message_can_be_asked_for_at_any_moment() -> None:
 
 @pytest.mark.row("M-201")
 @pytest.mark.parametrize("framing", ["sse", "array"])
-def test_a_foreign_stream_is_written_as_gemini_streams(framing: Framing) -> None:
+def test_stream_of_another_provider_is_encoded(framing: Framing) -> None:
     message = assistant(thinking("hm"), "hi", call("f", a=1))
     here = message.id
     called = message.content[2]
@@ -457,7 +459,7 @@ def test_a_foreign_stream_is_written_as_gemini_streams(framing: Framing) -> None
 
 
 @pytest.mark.parametrize("framing", ["sse", "array"])
-def test_a_stream_without_an_end_never_looks_complete(framing: Framing) -> None:
+def test_stream_without_end_is_never_complete(framing: Framing) -> None:
     nothing = GeminiStreamEncoder(CONTEXT, framing).finish()
     assert isinstance(events_of([nothing])[0][-1], StreamError)
     encoder = GeminiStreamEncoder(CONTEXT, framing)
@@ -470,7 +472,7 @@ def test_a_stream_without_an_end_never_looks_complete(framing: Framing) -> None:
     assert isinstance(events_of([written])[0][-1], StreamError)
 
 
-def test_streams_of_gemini_reach_clients_of_other_protocols() -> None:
+def test_gemini_streams_are_encoded_for_other_protocols() -> None:
     events, _ = events_of([sse(*STREAMS["arguments come in pieces"][0])])
     for name in ("anthropic", "openai"):
         encoder = adapters.get(name).stream_encoder(CONTEXT)
@@ -511,7 +513,7 @@ VALUES = st.recursive(
 
 @pytest.mark.row("T210")
 @given(st.lists(VALUES, max_size=4), PIECES, st.binary(max_size=20), st.booleans())
-def test_any_stream_gives_events_that_end_once(
+def test_any_stream_gives_exactly_one_end_event(
     values: list[Any],
     pieces: list[Any],
     rest: bytes,
@@ -528,7 +530,7 @@ def test_any_stream_gives_events_that_end_once(
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_give_events_that_end_once(data: bytes) -> None:
+def test_any_bytes_give_exactly_one_end_event(data: bytes) -> None:
     for prefix in (b"", b"[", b"{", b"data: {", b"[{"):
         events, _ = events_of([prefix + data])
         assert sum(isinstance(event, MessageComplete | StreamError) for event in events) == 1

@@ -1,4 +1,4 @@
-"""The laws of the protocols on generated conversations, for every adapter and every pair."""
+"""The protocol laws on generated conversations, for every adapter and every pair."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ from test_laws import (
     faults,
     is_carried,
     is_gone,
-    is_told,
+    is_reported_loss,
     strings,
     turn_ends,
 )
@@ -59,7 +59,7 @@ any_conversation = conversations() | wild_conversations()
 
 @pytest.fixture(autouse=True, scope="module")
 def without_empty_requests() -> Iterator[None]:
-    """Leave out conversations of which nothing can be sent: they are refused, as they should be."""
+    """Skip conversations of which nothing can be sent: they are refused with an error."""
     with pytest.MonkeyPatch.context() as patch:
         reject_empty_requests(patch)
         yield
@@ -73,7 +73,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.row("M-224", "T87", "T183")
 @pytest.mark.parametrize("name", ADAPTERS)
 @given(messages=any_conversation)
-def test_valid_for_the_target(name: str, messages: list[Message]) -> None:
+def test_request_is_valid_for_target(name: str, messages: list[Message]) -> None:
     body = json.loads(adapters.get(name).to_wire(messages).body)
     assert complaints(name, body) == []
 
@@ -81,13 +81,13 @@ def test_valid_for_the_target(name: str, messages: list[Message]) -> None:
 @pytest.mark.row("M-021", "M-138", "M-170", "T15", "T19", "T20")
 @pytest.mark.parametrize("name", ADAPTERS)
 @given(messages=any_conversation)
-def test_every_call_is_answered_once_and_at_once(name: str, messages: list[Message]) -> None:
+def test_every_call_has_one_result_in_next_turn(name: str, messages: list[Message]) -> None:
     body = json.loads(adapters.get(name).to_wire(messages).body)
     assert broken(name, body) == []
 
 
 def broken(name: str, body: dict[str, Any]) -> list[str]:
-    """What is wrong with a request; a blank text may stand beside a signed thought (T39)."""
+    """Return the faults of a request; a blank text may accompany signed thinking (T39)."""
     found = faults(name, body)
     signed = any(text in ("signature", "redacted_thinking") for text in strings(body))
     return [fault for fault in found if fault != "a blank text" or not signed]
@@ -103,12 +103,12 @@ def test_no_silent_loss(name: str, messages: list[Message]) -> None:
     said = set(strings(json.loads(wire.body)))
     for message in messages:
         for index, block in enumerate(message.content):
-            told = is_told(message, index, wire.losses)
+            told = is_reported_loss(message, index, wire.losses)
             assert told or is_sent(block, said), (message.role, block)
 
 
 def is_sent(block: ContentBlock, said: set[str]) -> bool:
-    """Whether a block went out; thoughts do to the one who sealed them."""
+    """Return whether a block was sent; thinking is sent only to its issuer."""
     match block:
         case ThinkingBlock():
             return block.text in said and block.signature in said
@@ -123,16 +123,16 @@ def is_sent(block: ContentBlock, said: set[str]) -> bool:
 @given(messages=conversations())
 def test_prefix_stable(name: str, messages: list[Message]) -> None:
     adapter = adapters.get(name)
-    # Where calls want definitions (T36), they are defined from the first turn on.
+    # Where calls require definitions (T36), these are sent from the first turn on.
     tools = placeholder_tools(messages, 128)
     whole = adapter.to_wire(messages, tools)
     all_sent = json.loads(whole.body)
     for count in turn_ends(tuple(messages)):
         request = adapter.to_wire(messages[:count], tools)
         if is_gone(messages[count - 1], request):
-            continue  # who spoke last said nothing: what is put there gives way to the answer
+            continue  # the last message is empty: its placeholder is replaced by the response
         if name in JOINING and is_gone(messages[count], whole):
-            continue  # nothing was answered: what is said next stands in the same turn
+            continue  # the response is empty: the next prompt joins the same turn
         part = json.loads(request.body)
         sent = turns_of(part)
         assert sent == turns_of(all_sent)[: len(sent)]
@@ -143,12 +143,12 @@ def test_prefix_stable(name: str, messages: list[Message]) -> None:
 @pytest.mark.row("T176")
 @pytest.mark.parametrize("name", ADAPTERS)
 @given(messages=any_conversation)
-def test_a_conversation_that_grows_gives_what_one_sent_at_once_gives(
+def test_growing_conversation_gives_same_request_as_one_sent_at_once(
     name: str, messages: list[Message]
 ) -> None:
     profile = adapters.get(name).profile
     growing = adapters.Adapter(profile)
-    # Every beginning can be sent: it holds at least this text.
+    # Every prefix can be sent: it has at least this text.
     messages = [user(TextBlock("begin")), *messages]
     for count in range(1, len(messages) + 1):
         sent = growing.to_wire(messages[:count])
@@ -158,7 +158,7 @@ def test_a_conversation_that_grows_gives_what_one_sent_at_once_gives(
 
 
 @pytest.mark.parametrize("name", adapters.names())
-def test_what_stands_in_for_a_blank_prompt_gives_way_to_the_answer(name: str) -> None:
+def test_placeholder_for_blank_prompt_is_replaced_by_response(name: str) -> None:
     profile = adapters.get(name).profile
     growing = adapters.Adapter(profile)
     messages = [user("begin"), assistant("hi"), user("  "), assistant("x"), user("more")]
@@ -170,7 +170,7 @@ def test_what_stands_in_for_a_blank_prompt_gives_way_to_the_answer(name: str) ->
 @pytest.mark.row("M-171", "T13")
 @pytest.mark.parametrize("name", adapters.names())
 @given(messages=any_conversation)
-def test_the_same_bytes_after_a_store(name: str, messages: list[Message]) -> None:
+def test_stored_conversation_gives_equal_bytes(name: str, messages: list[Message]) -> None:
     adapter = adapters.get(name)
     stored = [decode(encode(message)) for message in messages]
     assert adapter.to_wire(stored).body == adapter.to_wire(messages).body
@@ -179,8 +179,10 @@ def test_the_same_bytes_after_a_store(name: str, messages: list[Message]) -> Non
 @pytest.mark.parametrize("source", ADAPTERS)
 @pytest.mark.parametrize("target", ADAPTERS)
 @given(messages=any_conversation)
-def test_a_client_may_send_what_we_sent(source: str, target: str, messages: list[Message]) -> None:
-    """What goes to one provider can be read as a client's request, and go on to any other."""
+def test_encoded_request_can_be_decoded_and_sent_to_any_provider(
+    source: str, target: str, messages: list[Message]
+) -> None:
+    """A request to one provider can be read as a client's request, and sent to any other."""
     sent = adapters.get(source).to_wire(messages).body
     read = adapters.get(source).from_wire_request(sent, CONTEXT)
     again = adapters.get(source).to_wire(read.messages, read.tools, read.options)
@@ -193,7 +195,7 @@ def test_a_client_may_send_what_we_sent(source: str, target: str, messages: list
 
 @st.composite
 def answers(draw: st.DrawFn) -> Message:
-    """A plain answer: a thought, a text and calls, each or not."""
+    """Draw a response: thinking, a text and calls, each optional."""
     content: list[ContentBlock] = []
     said = st.text(min_size=1, max_size=20)
     if draw(st.booleans()):
@@ -207,7 +209,7 @@ def answers(draw: st.DrawFn) -> Message:
 
 @pytest.mark.parametrize("name", adapters.names())
 @given(answer=answers())
-def test_an_answer_comes_back(name: str, answer: Message) -> None:
+def test_response_round_trip(name: str, answer: Message) -> None:
     adapter = adapters.get(name)
     body = adapter.to_wire_response(answer, CONTEXT)
     read = adapter.from_wire_response(body, CONTEXT)
@@ -217,7 +219,7 @@ def test_an_answer_comes_back(name: str, answer: Message) -> None:
 
 @pytest.mark.parametrize("name", adapters.names())
 @given(answer=answers(), size=st.integers(1, 40))
-def test_a_streamed_answer_comes_back(name: str, answer: Message, size: int) -> None:
+def test_streamed_response_round_trip(name: str, answer: Message, size: int) -> None:
     adapter = adapters.get(name)
     encoder, decoder = adapter.stream_encoder(CONTEXT), adapter.stream_decoder(CONTEXT)
     data = b"".join(encoder.encode(event) for event in events(answer)) + encoder.finish()
@@ -228,12 +230,12 @@ def test_a_streamed_answer_comes_back(name: str, answer: Message, size: int) -> 
 
 
 def essence(content: tuple[ContentBlock, ...]) -> list[Any]:
-    """What every protocol can say of an answer."""
+    """Return the part of a response that every protocol can express."""
     told: list[Any] = []
     for block in content:
         match block:
             case ThinkingBlock(text=""):
-                pass  # Gemini has a signature without text in a part of its own
+                pass  # Gemini sends a signature without text as a separate part
             case ThinkingBlock() | TextBlock():
                 told.append((block.type, block.text))
             case ToolUseBlock():
@@ -244,7 +246,7 @@ def essence(content: tuple[ContentBlock, ...]) -> list[Any]:
 
 
 def events(answer: Message) -> Iterator[StreamEvent]:
-    """The events with which an answer could have come."""
+    """Return stream events that add up to a response."""
     yield MessageStart(answer.id, "m", "resp_1")
     for index, block in enumerate(answer.content):
         match block:

@@ -1,4 +1,4 @@
-"""The laws that every protocol keeps; a new protocol adds a row to ADAPTERS and nothing else."""
+"""The laws of every protocol; a new protocol only adds a row to ADAPTERS."""
 
 import base64
 import contextlib
@@ -40,7 +40,7 @@ from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, Wi
 
 
 class Row(NamedTuple):
-    """One protocol: where its recordings are, the key of its turns, and what may be wrong there."""
+    """One protocol: its recordings, the key of its turns, and its turn rules."""
 
     recordings: str
     turns: str
@@ -60,7 +60,7 @@ ADAPTERS = {
 PAIRS = list(itertools.permutations(ADAPTERS, 2))
 CONTEXT = RequestContext(session_id="sess_laws")
 JOINING = {"bedrock-converse"}
-"""Where turns alternate, so that neighbours share one."""
+"""Protocols whose turns alternate, so that adjacent messages of a role share one."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def recorded(name: str) -> Iterator[tuple[str, Any]]:
-    """The requests on which the laws are tried: written by hand, and recorded where there are."""
+    """Yield the requests for the laws: handwritten, and recorded where available."""
     row = ADAPTERS[name]
     return (
         (key, body)
@@ -79,7 +79,7 @@ def recorded(name: str) -> Iterator[tuple[str, Any]]:
 
 
 class Decoded(NamedTuple):
-    """A recorded request, its canonical form, and the messages of that as bytes."""
+    """A recorded request, its canonical form, and the canonical messages as bytes."""
 
     key: str
     body: Any
@@ -89,7 +89,7 @@ class Decoded(NamedTuple):
 
 @cache
 def decoded(name: str) -> list[Decoded]:
-    """The recorded requests in their canonical form, which every target gets."""
+    """Return the recorded requests in canonical form, which every target receives."""
     adapter, requests_decoded = adapters.get(name), list[Decoded]()
     for key, body in recorded(name):
         request = adapter.from_wire_request(body, CONTEXT)
@@ -104,7 +104,7 @@ def sent(
     tools: Sequence[ToolDefinition] = (),
     options: AdapterOptions = AdapterOptions(),  # noqa: B008 - an immutable value
 ) -> WireRequest | None:
-    """The request to a provider; None where an error says that nothing is left to be sent."""
+    """Return the request to a provider, or None if nothing is left to send."""
     try:
         return adapter.to_wire(messages, tools, options)
     except InvalidValueError as error:
@@ -120,7 +120,7 @@ def has_text(message: Message) -> bool:
 @pytest.mark.row("M-008", "M-010", "M-193")
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_round_trip(name: str) -> None:
-    """Request, canonical, stored, read, the same protocol: the same JSON, and nothing is lost."""
+    """Decode, store, load and encode a request in its protocol: the same JSON, no loss."""
     adapter = adapters.get(name)
     for key, body, request, encoded in decoded(name):
         stored = [decode(message) for message in encoded]
@@ -131,8 +131,8 @@ def test_round_trip(name: str) -> None:
 
 @pytest.mark.row("M-010")
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_a_key_that_nobody_knows_changes_nothing_else(name: str) -> None:
-    """Common requests are read on a shorter road than others; both lead to the same place."""
+def test_unknown_key_changes_nothing_else(name: str) -> None:
+    """An unknown key disables the fast path; the general path must give the same result."""
     adapter = adapters.get(name)
     for key, body, usual, _ in decoded(name):
         strange = body | {"x_nobody_knows": 1}
@@ -146,8 +146,8 @@ def test_a_key_that_nobody_knows_changes_nothing_else(name: str) -> None:
 @pytest.mark.row("M-021", "M-054", "M-055", "M-063", "M-065", "M-138", "M-170", "M-224")
 @pytest.mark.row("T15", "T19", "T20", "T87", "T183", "T210", "T211", "T212")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_requests_of_other_protocols_are_whole_and_valid(source: str, target: str) -> None:
-    """Body and losses account for every block; the SDK and the rules of the target let it pass."""
+def test_requests_of_other_protocols_are_complete_and_valid(source: str, target: str) -> None:
+    """Body and losses account for every block; the SDK types and target rules accept it."""
     adapter = adapters.get(target)
     for key, _, request, before in decoded(source):
         options = replace(request.options, model=None, stream=None)
@@ -161,7 +161,7 @@ def test_requests_of_other_protocols_are_whole_and_valid(source: str, target: st
         texts = set(strings(body))
         for message in request.messages:
             for index, block in enumerate(message.content):
-                assert is_carried(block, texts) or is_told(message, index, wire.losses), (
+                assert is_carried(block, texts) or is_reported_loss(message, index, wire.losses), (
                     key,
                     message.id,
                     block,
@@ -170,8 +170,8 @@ def test_requests_of_other_protocols_are_whole_and_valid(source: str, target: st
 
 @pytest.mark.row("T115", "T117", "T210")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_no_silent_loss_of_the_form_of_the_answer(source: str, target: str) -> None:
-    """What an answer shall be is asked of the target, too, or told as lost; so is each part."""
+def test_no_silent_loss_of_response_format(source: str, target: str) -> None:
+    """The response format and each of its keys is sent to the target or reported as a loss."""
     for key, _, request, _ in decoded(source):
         wanted = request.options.output
         if wanted is None:
@@ -179,30 +179,32 @@ def test_no_silent_loss_of_the_form_of_the_answer(source: str, target: str) -> N
         options = replace(request.options, model=None)
         wire = adapters.get(target).to_wire(request.messages, request.tools, options)
         found = adapters.get(target).from_wire_request(wire.body, CONTEXT).options.output
-        told = {loss.path for loss in wire.losses}
-        assert found is not None or "$.output" in told, key
+        loss_paths = {loss.path for loss in wire.losses}
+        assert found is not None or "$.output" in loss_paths, key
         said = set(strings(json.loads(wire.body)))
         for place in ("name", "description"):
             part = getattr(wanted, place)
-            assert not part or any(part in text for text in said) or f"$.output.{place}" in told
-        if "$.output" in told or found is None:
+            assert (
+                not part or any(part in text for text in said) or f"$.output.{place}" in loss_paths
+            )
+        if "$.output" in loss_paths or found is None:
             continue
-        assert found.strict is wanted.strict or "$.output.strict" in told, key
+        assert found.strict is wanted.strict or "$.output.strict" in loss_paths, key
         schema = dict(found.schema or {})
         for place, part in (("title", wanted.name), ("description", wanted.description)):
             if schema.get(place) == part and place not in (wanted.schema or {}):
                 schema.pop(place, None)
-        assert schema == (wanted.schema or {}) or "$.output.schema" in told, key
+        assert schema == (wanted.schema or {}) or "$.output.schema" in loss_paths, key
 
 
 @pytest.mark.row("T115")
 @pytest.mark.parametrize("source", ADAPTERS)
-def test_there_are_requests_that_ask_for_a_form_of_the_answer(source: str) -> None:
+def test_some_recorded_requests_have_a_response_format(source: str) -> None:
     assert any(each.request.options.output is not None for each in decoded(source))
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, and in the JSON inside of strings."""
+    """Yield every string in a JSON value, and in JSON inside of strings."""
     match value:
         case str():
             yield value
@@ -231,22 +233,24 @@ def is_carried(block: ContentBlock, said: set[str]) -> bool:
         case ImageBlock():
             return any(block.source.data in text for text in said)
         case OpaqueBlock(kind="additional_tools"):
-            # Tools that a message defines are sent among the tools of the request.
+            # Tools defined by a message are sent among the tools of the request.
             return {tool["name"] for tool in json.loads(bytes(block.raw))["tools"]} <= said
         case _:
             data = getattr(getattr(block, "source", None), "data", None)
-            return data is not None and any(one in text for one in told(data) for text in said)
+            return data is not None and any(
+                one in text for one in media_encodings(data) for text in said
+            )
 
 
-def told(data: str) -> list[str]:
-    """How media can be told: as it is, or as the text that it is."""
+def media_encodings(data: str) -> list[str]:
+    """Return the accepted encodings of media: as data, or as its text."""
     try:
         return [data, base64.b64decode(data, validate=True).decode()]
     except ValueError:
         return [data]
 
 
-def is_told(message: Message, index: int, losses: list[Loss]) -> bool:
+def is_reported_loss(message: Message, index: int, losses: list[Loss]) -> bool:
     mine = [loss for loss in losses if loss.message_id == message.id]
     return any(loss.path == "$" or loss.path.startswith(f"$.content[{index}]") for loss in mine)
 
@@ -280,7 +284,7 @@ def is_told(message: Message, index: int, losses: list[Loss]) -> bool:
         ("ollama", {"messages": [{"role": "user", "content": "x", "is_error": True}]}),
     ],
 )
-def test_the_judges_refuse_what_is_wrong(target: str, damage: dict[str, Any]) -> None:
+def test_validators_refuse_invalid_requests(target: str, damage: dict[str, Any]) -> None:
     asked: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
     good: dict[str, Any] = {"model": "m", ADAPTERS[target].turns: asked}
     if target == "anthropic":
@@ -301,7 +305,7 @@ def faults(target: str, body: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("source", ADAPTERS)
 @pytest.mark.parametrize("target", ADAPTERS)
 def test_prefix_stable(source: str, target: str) -> None:
-    """The request of an earlier turn is a prefix of that of a later one."""
+    """The request of an earlier turn is a prefix of the request of a later one."""
     for key, _, request, _ in decoded(source):
         adapter = adapters.get(target)
         whole = sent(adapter, request.messages)
@@ -310,23 +314,23 @@ def test_prefix_stable(source: str, target: str) -> None:
         for count in turn_ends(request.messages):
             has_room = is_unasked(request.messages[:count]) or target in JOINING
             if has_room and is_gone(request.messages[count], whole):
-                continue  # what stood before the answer is joined by what stands behind it
+                continue  # the messages before and after the response are joined
             part = sent(adapter, request.messages[:count])
             assert part is None or whole.body.startswith(stem(target, part.body)), (key, count)
 
 
 def is_unasked(messages: tuple[Message, ...]) -> bool:
-    """Whether nobody has asked anything: there are instructions only."""
+    """Return whether there is no prompt, only instructions."""
     return all(message.role in ("system", "developer") for message in messages)
 
 
 def is_gone(message: Message, wire: WireRequest) -> bool:
-    """Whether nothing of a message was sent."""
+    """Return whether nothing of a message was sent."""
     return any((loss.message_id, loss.path) == (message.id, "$") for loss in wire.losses)
 
 
 def stem(target: str, body: bytes) -> bytes:
-    """A request up to the bracket that closes its turns; its keys are sorted."""
+    """Return a request up to the bracket that closes its turns; its keys are sorted."""
     turns = ADAPTERS[target].turns
     later = min((key for key in json.loads(body) if key > turns), default=None)
     return body[: body.rindex(b"]}" if later is None else b'],"%b":' % later.encode())]
@@ -335,8 +339,8 @@ def stem(target: str, body: bytes) -> bytes:
 @pytest.mark.row("M-224", "T176")
 @pytest.mark.parametrize("source", ADAPTERS)
 @pytest.mark.parametrize("target", ADAPTERS)
-def test_what_was_sent_before_is_reused_and_changes_nothing(source: str, target: str) -> None:
-    """A conversation that grows gives the same requests and losses as one that is sent at once."""
+def test_reused_encoded_history_changes_nothing(source: str, target: str) -> None:
+    """A growing conversation gives the same requests and losses as one that is sent at once."""
     profile = adapters.get(target).profile
     for key, _, request, _ in decoded(source):
         growing = adapters.Adapter(profile)
@@ -351,7 +355,7 @@ def test_what_was_sent_before_is_reused_and_changes_nothing(source: str, target:
 
 
 def turn_ends(messages: tuple[Message, ...]) -> Iterator[int]:
-    """Where a request could have been sent: before each answer."""
+    """Return the positions at which a request could have been sent: before each response."""
     for index, message in enumerate(messages):
         if message.role == "assistant" and index and messages[index - 1].role != "assistant":
             yield index
@@ -359,8 +363,8 @@ def turn_ends(messages: tuple[Message, ...]) -> Iterator[int]:
 
 @pytest.mark.row("M-171", "T13")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_the_same_call_always_has_the_same_id(source: str, target: str) -> None:
-    """Ids do not change from one reading to the next, nor from one writing to the next."""
+def test_ids_of_calls_are_deterministic(source: str, target: str) -> None:
+    """Decoding twice and encoding twice give equal ids."""
     for (_, _, first, _), second in zip(decoded(source), decoded_again(source), strict=True):
         wires = [sent(adapters.get(target), request.messages) for request in (first, second)]
         bodies = [wire and wire.body for wire in wires]
@@ -369,6 +373,6 @@ def test_the_same_call_always_has_the_same_id(source: str, target: str) -> None:
 
 @cache
 def decoded_again(name: str) -> list[CanonicalRequest]:
-    """The recorded requests once more, from bytes and by another adapter."""
+    """Return the recorded requests decoded again, from bytes and by another adapter."""
     adapter = adapters.get(name)
     return [adapter.from_wire_request(body_of(body), CONTEXT) for _, body in recorded(name)]

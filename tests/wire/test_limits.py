@@ -1,4 +1,4 @@
-"""A response that exceeds a limit ends with a typed error, and what came is in its message."""
+"""A response that exceeds a limit ends with a typed error that has the partial message."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ def frame(name: str, wire: Wire) -> bytes:
 
 
 class Provider:
-    """How one protocol spells the parts of a stream."""
+    """How one protocol writes the parts of a stream."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ IN_PIECES = [name for name, provider in PROVIDERS.items() if provider.arguments 
 
 
 def read(name: str, chunks: Iterator[bytes], **limits: int) -> list[StreamEvent]:
-    """Read chunks until the stream ends by itself; at most so many that no limit is met twice."""
+    """Feed chunks until the stream ends by itself; the number of chunks is bounded."""
     context = RequestContext(session_id="sess_t", limits=StreamLimits(**limits))
     decoder = adapters.get(name).stream_decoder(context)
     events: list[StreamEvent] = []
@@ -135,7 +135,7 @@ def read(name: str, chunks: Iterator[bytes], **limits: int) -> list[StreamEvent]
 
 
 def failed(events: list[StreamEvent], name: str) -> StreamError:
-    """Return the end of a stream that exceeded a limit."""
+    """Return the end event of a stream that exceeded a limit."""
     end = events[-1]
     assert isinstance(end, StreamError)
     assert end.error_class == "ResponseLimitError"
@@ -148,7 +148,7 @@ def failed(events: list[StreamEvent], name: str) -> StreamError:
 
 @pytest.mark.parametrize("name", PROVIDERS)
 @pytest.mark.parametrize("limit", ["body_bytes", "events", "text_bytes"])
-def test_text_without_end(name: str, limit: str) -> None:
+def test_endless_text_is_refused(name: str, limit: str) -> None:
     provider = PROVIDERS[name]
     chunks = iter([provider.start, *[provider.text("word ") for _ in range(3000)]])
     end = failed(read(name, chunks, **{limit: 2000}), name)
@@ -158,7 +158,7 @@ def test_text_without_end(name: str, limit: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_calls_without_end(name: str) -> None:
+def test_endless_calls_are_refused(name: str) -> None:
     provider = PROVIDERS[name]
     chunks = iter([provider.start, *[provider.call(n) for n in range(1, 100)]])
     events = read(name, chunks, calls=20)
@@ -170,7 +170,7 @@ def test_calls_without_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_many_calls_in_one_chunk(name: str) -> None:
+def test_too_many_calls_in_one_chunk_are_refused(name: str) -> None:
     provider = PROVIDERS[name]
     chunk = provider.start + b"".join(provider.call(n) for n in range(1, 100))
     end = failed(read(name, iter([chunk]), calls=20), name)
@@ -179,7 +179,7 @@ def test_many_calls_in_one_chunk(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IN_PIECES)
-def test_arguments_without_end(name: str) -> None:
+def test_endless_arguments_are_refused(name: str) -> None:
     provider = PROVIDERS[name]
     assert provider.arguments is not None
     piece = provider.arguments('{"a": "' + "x" * 100)
@@ -193,8 +193,8 @@ def test_arguments_without_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IN_PIECES)
-def test_arguments_of_a_call_that_waits_for_another(name: str) -> None:
-    """Nothing is reported of the second call while the first is open, and it is counted."""
+def test_arguments_of_buffered_call_count_towards_limit(name: str) -> None:
+    """The second call is not reported while the first is open, but its arguments are counted."""
     provider = PROVIDERS[name]
     assert provider.arguments is not None
     piece = provider.arguments("x" * 100)
@@ -205,7 +205,7 @@ def test_arguments_of_a_call_that_waits_for_another(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_a_frame_without_end(name: str) -> None:
+def test_endless_frame_is_refused(name: str) -> None:
     provider = PROVIDERS[name]
     whole = provider.text("x" * 100_000)
     pieces = [whole[start : start + 50] for start in range(0, len(whole), 50)]
@@ -217,7 +217,7 @@ def test_a_frame_without_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_empty_objects_without_end(name: str) -> None:
+def test_endless_empty_objects_are_refused(name: str) -> None:
     provider = PROVIDERS[name]
     junk = b"[" * 3000
     chunks = iter([provider.start, *[provider.text(junk.decode())] * 9])
@@ -248,7 +248,7 @@ def test_repeated_objects_are_one_broken_call(raw: str) -> None:
     assert len([event for event in events if isinstance(event, ToolUseEnd)]) == 1
 
 
-def test_a_wrapper_of_too_many_calls_stays_one_call() -> None:
+def test_parallel_wrapper_with_too_many_calls_stays_one_call() -> None:
     provider = PROVIDERS["openai"]
     uses: list[Wire] = [{"recipient_name": "functions.f", "parameters": {}}] * 5000
     arguments = json.dumps({"tool_uses": uses})
@@ -268,7 +268,7 @@ def test_a_wrapper_of_too_many_calls_stays_one_call() -> None:
     [b'{"mess\xff', b"NOT safe", b'"text"', b"{]"],
     ids=["bytes", "words", "text", "brackets"],
 )
-def test_a_line_that_cannot_be_read_is_an_error(name: str, place: int, bad: bytes) -> None:
+def test_unreadable_line_is_an_error(name: str, place: int, bad: bytes) -> None:
     provider = PROVIDERS[name]
     if name == "ollama":
         line = bad + b"\n"
@@ -287,7 +287,7 @@ def test_a_line_that_cannot_be_read_is_an_error(name: str, place: int, bad: byte
 
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openai-responses", "gemini"])
 @pytest.mark.parametrize("line", [b"dat: NOT\n", b"NOT safe\n", b"\xef\xbb\xbfdata: {}\n"])
-def test_a_line_of_no_field_is_an_error_in_server_sent_events(name: str, line: bytes) -> None:
+def test_sse_line_without_field_is_an_error(name: str, line: bytes) -> None:
     provider = PROVIDERS[name]
     events = read(name, iter([provider.start, line, provider.text("safe to delete")]))
     end = events[-1]
@@ -295,7 +295,7 @@ def test_a_line_of_no_field_is_an_error_in_server_sent_events(name: str, line: b
     assert end.error_class == "NetworkError"
 
 
-def test_broken_frames_of_aws_end_the_stream_at_once() -> None:
+def test_broken_aws_frame_ends_stream_at_once() -> None:
     provider = PROVIDERS["bedrock-converse"]
     broken = bytearray(provider.text("NOT "))
     broken[-6] ^= 1
@@ -319,7 +319,7 @@ def test_a_plain_response_has_the_same_limits(limit: str, kind: str) -> None:
     assert [block.type for block in partial.content] == [kind] * 20
 
 
-def test_an_event_of_claude_in_an_aws_frame_without_end() -> None:
+def test_endless_claude_event_in_aws_frame_is_refused() -> None:
     def chunk(data: bytes) -> bytes:
         payload = json.dumps({"bytes": base64.b64encode(data).decode()}).encode()
         return encode_event_frame({":message-type": "event", ":event-type": "chunk"}, payload)

@@ -1,4 +1,4 @@
-"""A decoder holds the message that comes, the frame that is cut, and nothing else."""
+"""A stream decoder stores only the partial message and the incomplete frame."""
 
 import base64
 import tracemalloc
@@ -22,22 +22,22 @@ pytestmark = pytest.mark.slow
 
 CONTEXT = RequestContext(session_id="sess_long")
 LONG = 30_000_000
-"""The bytes of a long stream."""
-ROOM = 2_000_000
-"""What a decoder may take for itself, whatever comes."""
+"""The size of a long stream in bytes."""
+ALLOWANCE = 2_000_000
+"""Memory that a decoder may use independently of the input."""
 ID = "01KR3QAYG00000000000000000"
 PIECE = "The lamp is lit at dusk. " * 20
 
 
 def frames(adapter: Adapter, events: Iterable[StreamEvent]) -> Iterator[bytes]:
-    """The bytes of events, made one by one."""
+    """Yield the bytes of events, generated one by one."""
     encoder = adapter.stream_encoder(CONTEXT)
     for event in events:
         yield encoder.encode(event)
 
 
 def peak(adapter: Adapter, chunks: Iterable[bytes]) -> tuple[int, int, int]:
-    """The most that was held, the bytes that came, and the letters of the message."""
+    """Return the peak memory, the number of bytes fed, and the length of the message."""
     decoder = adapter.stream_decoder(CONTEXT)
     came = 0
     tracemalloc.start()
@@ -55,7 +55,7 @@ def peak(adapter: Adapter, chunks: Iterable[bytes]) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("name", adapters.names())
-def test_a_long_answer_is_held_once(name: str) -> None:
+def test_long_response_is_stored_once(name: str) -> None:
     adapter = adapters.get(name)
     start = MessageStart(ID, "m", "resp_1")
     delta = TextDelta(ID, 0, PIECE)
@@ -66,12 +66,12 @@ def test_a_long_answer_is_held_once(name: str) -> None:
     held, came, letters = peak(adapter, frames(adapter, events))
     assert came > LONG * 0.9
     assert letters == count * len(PIECE)
-    # The pieces, and the text that is made of them in the end.
-    assert held < 2.5 * letters + ROOM
+    # The deltas, and the text that is joined at the end.
+    assert held < 2.5 * letters + ALLOWANCE
 
 
 def silence(adapter: Adapter) -> bytes:
-    """About a thousand bytes that say nothing."""
+    """Return about a thousand bytes of frames without content."""
     if adapter.profile.aws_framed:
         ping = b'{"type":"ping"%b}' % (b" " * 750)
         payload = b'{"bytes":"%b"}' % base64.b64encode(ping)
@@ -83,7 +83,7 @@ def silence(adapter: Adapter) -> bytes:
 
 
 @pytest.mark.parametrize("name", adapters.names())
-def test_frames_that_say_nothing_leave_nothing(name: str) -> None:
+def test_frames_without_content_use_no_memory(name: str) -> None:
     adapter = adapters.get(name)
     start, word = frames(adapter, [MessageStart(ID, "m", "resp_1"), TextDelta(ID, 0, "lit")])
     comment = silence(adapter)
@@ -91,18 +91,18 @@ def test_frames_that_say_nothing_leave_nothing(name: str) -> None:
     held, came, letters = peak(adapter, chunks)
     assert came > LONG * 0.9
     assert letters == 3
-    assert held < ROOM
+    assert held < ALLOWANCE
 
 
 @pytest.mark.parametrize("name", adapters.names())
-def test_a_frame_in_small_pieces_is_held_a_few_times_at_most(name: str) -> None:
+def test_fragmented_frame_is_copied_a_bounded_number_of_times(name: str) -> None:
     adapter = adapters.get(name)
     text = "x" * 4_000_000
     start, frame = frames(adapter, [MessageStart(ID, "m", "resp_1"), TextDelta(ID, 0, text)])
     pieces = (frame[place : place + 4096] for place in range(0, len(frame), 4096))
     held, _, letters = peak(adapter, (start, *pieces))
     assert letters == len(text)
-    assert held < 6 * len(frame) + ROOM
+    assert held < 6 * len(frame) + ALLOWANCE
 
 
 IN_PIECES = [
@@ -110,11 +110,11 @@ IN_PIECES = [
     for name in adapters.names()
     if adapters.get(name).profile.protocol not in ("gemini", "ollama")
 ]
-"""Where arguments come in pieces; elsewhere a call comes whole."""
+"""Protocols with streamed arguments; elsewhere a call comes whole."""
 
 
 @pytest.mark.parametrize("name", IN_PIECES)
-def test_long_arguments_are_held_a_few_times_at_most(name: str) -> None:
+def test_long_arguments_are_copied_a_bounded_number_of_times(name: str) -> None:
     adapter = adapters.get(name)
     piece = "lit " * 100
     count = 20_000
@@ -127,5 +127,5 @@ def test_long_arguments_are_held_a_few_times_at_most(name: str) -> None:
     ]
     held, came, _ = peak(adapter, list(frames(adapter, events)))
     assert came > len(whole)
-    # The pieces, the text, what it says, and the call as the provider spelled it.
-    assert held < 8 * len(whole) + ROOM
+    # The deltas, the text, the parsed arguments, and the original form of the call.
+    assert held < 8 * len(whole) + ALLOWANCE

@@ -1,4 +1,4 @@
-"""What is nearly an exchange is refused by a typed error, or goes through key for key."""
+"""Almost valid exchanges are refused with a typed error, or pass through with every key."""
 
 import json
 import random
@@ -37,16 +37,18 @@ PROVIDERS = {
 }
 IN_LINES = [name for name in PROVIDERS.values() if name != "bedrock-converse"]
 """Those whose streams are lines of text."""
-NAMED = re.compile(r'[iI]d: was string "(toolu_\w+|)", is string ')
+WITH_GENERATED_IDS = re.compile(r'[iI]d: was string "(toolu_\w+|)", is string ')
 """A call without an id gets one (T10), and so does one that repeats the id of another call."""
-SAID = frozenset({"text", "thinking", "tool_use"})
-"""Parts of a response of which no client may read others in a stream."""
-MADE_UP = frozenset({"model", "response_id", "usage"})
-"""What a stream needs, and has in place of what a response lacks."""
+VISIBLE_PARTS = frozenset({"text", "thinking", "tool_use"})
+"""Parts of a response that must be equal in the plain and the streamed form."""
+SYNTHESISED_KEYS = frozenset({"model", "response_id", "usage"})
+"""Keys that a stream requires, synthesised where a response lacks them."""
 MOST_ODD = {"anthropic_messages": 0.03}
-"""The share of streams that may read otherwise when they are written again; a hundredth elsewhere.
+"""The share of streams that may decode differently when they are encoded again; elsewhere 1 %.
+
 Here a mutation may put the type of an event, or the keys of its end, into a block or the message,
-where the next stream has them in their own places."""
+where the encoded stream has them in their regular places.
+"""
 CASES = 600
 PAIRS = 100
 SEED = 7
@@ -71,7 +73,7 @@ def responses(protocol: str, cases: int) -> list[dict[str, Any]]:
 
 
 def check_all(adapter: Adapter, recordings: Iterable[Recording]) -> None:
-    """Each comes back key for key or is refused; most are not so odd that they are refused."""
+    """Check that each body round-trips or is refused, and that most are not refused."""
     held = refused = 0
     for recording in recordings:
         verdicts = [
@@ -79,13 +81,13 @@ def check_all(adapter: Adapter, recordings: Iterable[Recording]) -> None:
         ]
         refused += any(each.faults for each in verdicts if each.law is Law.PARSE)
         faults = [fault for each in verdicts if each.law is not Law.PARSE for fault in each.faults]
-        assert [fault for fault in faults if not NAMED.search(fault)] == [], recording
+        assert [fault for fault in faults if not WITH_GENERATED_IDS.search(fault)] == [], recording
         held += 1
     assert refused < held / 2 or not held
 
 
 def streams(protocol: str, cases: int) -> list[bytes]:
-    """Streams of which an event is not quite what it was, is missing, or comes twice."""
+    """Yield streams with one event changed, missing or duplicated."""
     told = exchange.handwritten(protocol).values()
     whole = [each for each in told if each.stream and each.framing == "events"]
     if not whole:
@@ -110,20 +112,22 @@ def words(message: Message) -> str:
 
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_requests_are_refused_or_come_back(protocol: str) -> None:
+def test_mutated_requests_are_refused_or_round_trip(protocol: str) -> None:
     adapter = adapters.get(PROVIDERS[protocol])
     check_all(adapter, (Recording(request=body) for body in requests(protocol, CASES)))
 
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_responses_are_refused_or_come_back(protocol: str) -> None:
+def test_mutated_responses_are_refused_or_round_trip(protocol: str) -> None:
     adapter = adapters.get(PROVIDERS[protocol])
     check_all(adapter, (Recording(response=body) for body in responses(protocol, CASES)))
 
 
 @pytest.mark.parametrize("target", PROVIDERS.values())
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_requests_go_elsewhere_or_are_refused(protocol: str, target: str) -> None:
+def test_mutated_requests_are_encoded_for_other_targets_or_refused(
+    protocol: str, target: str
+) -> None:
     source = adapters.get(PROVIDERS[protocol])
     bodies, refused = requests(protocol, PAIRS), 0
     for body in bodies:
@@ -135,9 +139,9 @@ def test_requests_go_elsewhere_or_are_refused(protocol: str, target: str) -> Non
         except MetisError:
             refused += 1
             continue
-        # What was sent in two parts is what is sent at once.
+        # A request sent in two steps equals one sent at once.
         grown = Adapter(adapters.get(target).profile)
-        with suppress(MetisError):  # half of a request may hold nothing that can be sent
+        with suppress(MetisError):  # half of a request may have nothing that can be sent
             grown.preview(request.messages[: len(request.messages) // 2], request.tools)
         assert grown.preview(request.messages, request.tools) == sent, body
     assert refused <= len(bodies) / 2
@@ -145,7 +149,9 @@ def test_requests_go_elsewhere_or_are_refused(protocol: str, target: str) -> Non
 
 @pytest.mark.parametrize("target", PROVIDERS.values())
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_answers_are_served_elsewhere_or_refused(protocol: str, target: str) -> None:
+def test_mutated_responses_are_encoded_for_other_clients_or_refused(
+    protocol: str, target: str
+) -> None:
     source, server = adapters.get(PROVIDERS[protocol]), adapters.get(target)
     bodies, refused = responses(protocol, PAIRS), 0
     for body in bodies:
@@ -162,8 +168,8 @@ def test_answers_are_served_elsewhere_or_refused(protocol: str, target: str) -> 
 
 @pytest.mark.parametrize("target", PROVIDERS.values())
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_served_answers_say_the_same_plain_and_streamed(protocol: str, target: str) -> None:
-    """What is no sound response may differ in its ids and counts, never in what was said."""
+def test_plain_and_streamed_encodings_have_equal_content(protocol: str, target: str) -> None:
+    """An invalid response may differ in ids and counts, never in content."""
     source, client = adapters.get(PROVIDERS[protocol]), adapters.get(target)
     context = RequestContext(session_id="sess_mutated")
     odd: list[str] = []
@@ -177,17 +183,17 @@ def test_served_answers_say_the_same_plain_and_streamed(protocol: str, target: s
             *served_faults(client, context, answer, events),
             *translated_faults(client, context, answer),
         ]
-        assert [fault for fault in faults if fault.split(": ")[1] in SAID] == [], body
+        assert [fault for fault in faults if fault.split(": ")[1] in VISIBLE_PARTS] == [], body
         if seals_of(answer) and source is not client:
             seals = seal_faults(source, client, context, answer, events)
             assert [fault for fault in seals if "as it is" in fault] == [], body
-        odd += [fault for fault in faults if fault.split(": ")[1] not in MADE_UP][:1]
+        odd += [fault for fault in faults if fault.split(": ")[1] not in SYNTHESISED_KEYS][:1]
     assert len(odd) <= PAIRS / 10, odd
 
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_written_streams_read_as_they_were(protocol: str) -> None:
-    """Streams that no server would send, in their own protocol: nearly all come back whole."""
+def test_mutated_streams_round_trip_through_stream_encoder(protocol: str) -> None:
+    """Streams that no server would send: nearly all round-trip in their own protocol."""
     adapter = adapters.get(PROVIDERS[protocol])
     context = RequestContext(session_id="sess_mutated")
     odd = [
@@ -200,7 +206,7 @@ def test_written_streams_read_as_they_were(protocol: str) -> None:
 
 @pytest.mark.parametrize("target", IN_LINES)
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_streams_are_the_same_in_pieces_and_go_elsewhere_in_valid_json(
+def test_mutated_streams_give_equal_events_for_any_chunking_and_valid_json_elsewhere(
     protocol: str, target: str
 ) -> None:
     adapter = adapters.get(PROVIDERS[protocol])

@@ -1,3 +1,5 @@
+"""Ollama requests, responses and errors in both directions."""
+
 import json
 from typing import Any
 
@@ -154,15 +156,15 @@ REQUESTS: dict[str, Wire] = {
 }
 
 
-def there_and_back(request: Wire) -> Any:
+def round_trip_body(request: Wire) -> Any:
     read = decode_request(body_of(request), CONTEXT)
     stored = [decode(encode(message)) for message in read.messages]
     return json.loads(encode_request(CODEC, stored, read.tools, read.options))
 
 
 @pytest.mark.parametrize("request_body", REQUESTS.values(), ids=REQUESTS)
-def test_a_request_comes_back_as_it_was(request_body: Wire) -> None:
-    assert there_and_back(request_body) == request_body
+def test_request_round_trip(request_body: Wire) -> None:
+    assert round_trip_body(request_body) == request_body
     request = OLLAMA.from_wire_request(request_body, CONTEXT)
     wire = OLLAMA.to_wire(request.messages, request.tools, request.options)
     assert json.loads(wire.body) == request_body
@@ -170,13 +172,13 @@ def test_a_request_comes_back_as_it_was(request_body: Wire) -> None:
     assert wire.path == ("/api/chat" if "messages" in request_body else "/api/generate")
 
 
-def test_a_result_of_nothing_comes_back_as_it_was() -> None:
+def test_empty_result_round_trip() -> None:
     request = chat(PROMPT, {**RESULT, "tool_name": "unheard_of"}, CALLED)
-    assert there_and_back(request) == request
+    assert round_trip_body(request) == request
 
 
 @needs_corpus
-def test_recorded_requests_go_where_they_went() -> None:
+def test_recorded_requests_keep_their_path() -> None:
     for exchange in exchanges("ollama"):
         request = OLLAMA.from_wire_request(exchange["request"], CONTEXT)
         wire = OLLAMA.to_wire(request.messages, request.tools, request.options)
@@ -188,7 +190,7 @@ def blocks(request: Wire) -> list[tuple[Any, ...]]:
     return [message.content for message in decode_request(body_of(request), CONTEXT).messages]
 
 
-def test_images_know_their_kind_by_their_first_bytes() -> None:
+def test_image_type_is_detected_from_first_bytes() -> None:
     ((_, png, jpeg),) = blocks(REQUESTS["images"])
     assert (png.media_type, jpeg.media_type) == ("image/png", "image/jpeg")
     assert png.source.data == PNG
@@ -198,7 +200,7 @@ def test_images_know_their_kind_by_their_first_bytes() -> None:
 
 
 @pytest.mark.row("T94")
-def test_the_prefix_of_a_data_url_is_no_part_of_an_image() -> None:
+def test_data_url_prefix_is_removed_from_image() -> None:
     ((_, picture),) = blocks(REQUESTS["image as a data URL"])
     assert picture == ImageBlock(source=picture.source, media_type="image/png")
     assert picture.source.data == PNG
@@ -223,7 +225,7 @@ def body_to(*messages: Message, model: str | None = None, **options: Any) -> Any
 
 
 @pytest.mark.row("T33")
-def test_arguments_are_an_object_whatever_came() -> None:
+def test_arguments_are_always_sent_as_object() -> None:
     _, (as_text,), _ = blocks(REQUESTS["arguments as text"])
     assert as_text.input == {"a": 1}
     _, (broken,), _ = blocks(REQUESTS["broken arguments"])
@@ -235,7 +237,7 @@ def test_arguments_are_an_object_whatever_came() -> None:
 
 
 @pytest.mark.row("M-171", "T10", "T13")
-def test_calls_without_ids_are_reported_apart_and_keep_their_ids() -> None:
+def test_calls_without_wire_ids_get_distinct_stable_ids() -> None:
     request = REQUESTS["parallel calls of one tool"]
     _, (one, two), (first,), (second,) = blocks(request)
     assert one.id != two.id
@@ -256,12 +258,12 @@ def test_calls_without_ids_are_reported_apart_and_keep_their_ids() -> None:
         ("result by its id alone", [0]),
     ],
 )
-def test_a_result_finds_its_call_by_id_by_name_or_by_order(name: str, order: list[int]) -> None:
+def test_result_is_matched_to_call_by_id_name_or_order(name: str, order: list[int]) -> None:
     _, calls, *results = blocks(REQUESTS[name])
     assert [result.tool_use_id for (result,) in results] == [calls[n].id for n in order]
 
 
-def test_an_unanswered_call_takes_no_result_of_a_later_turn() -> None:
+def test_unanswered_call_gets_no_result_of_a_later_turn() -> None:
     _, (lost,), _, (later,), (result,) = blocks(
         chat(PROMPT, CALLED, PROMPT, CALLED, {"role": "tool", "content": "ok"})
     )
@@ -280,7 +282,7 @@ def test_results_without_ids_are_sent_in_the_order_of_their_calls() -> None:
 
 
 @pytest.mark.row("T26")
-def test_a_failed_result_says_so_in_words() -> None:
+def test_failed_result_states_error_in_text() -> None:
     failed = call("f")
     result = ToolResultBlock(failed.id, (TextBlock("no such file"),), is_error=True)
     history = [
@@ -299,7 +301,7 @@ def test_several_texts_become_one_string() -> None:
 
 @pytest.mark.row("T73")
 @pytest.mark.parametrize("model", [None, "qwen3", "unheard-of"])
-def test_late_instructions_stay_in_their_place_as_words_of_the_user(model: str | None) -> None:
+def test_late_instructions_keep_their_place_in_user_turn(model: str | None) -> None:
     sent = body_to(system("lead"), user("go"), assistant("yes"), system("late"), model=model)
     assert [message["role"] for message in sent["messages"]] == [
         "system",
@@ -311,7 +313,7 @@ def test_late_instructions_stay_in_their_place_as_words_of_the_user(model: str |
 
 
 @pytest.mark.row("T52")
-def test_own_thinking_go_back_and_others_are_named_as_lost() -> None:
+def test_own_thinking_is_sent_back_and_foreign_thinking_is_a_loss() -> None:
     native = replace(thinking("hm"), issuer="ollama")
     foreign = replace(thinking("hm"), issuer="anthropic", signature="s")
     talk = [user("go"), assistant(native, "yes"), assistant(foreign, "no"), user("on")]
@@ -322,7 +324,7 @@ def test_own_thinking_go_back_and_others_are_named_as_lost() -> None:
     assert [loss.reason for loss in wire.losses] == ["it was sealed by anthropic"]
 
 
-def test_shared_options_have_their_places() -> None:
+def test_shared_options_are_encoded() -> None:
     read = decode_request(body_of(REQUESTS["options"]), CONTEXT).options
     assert (read.model, read.temperature, read.max_output_tokens) == ("qwen3", 0, 9)
     assert (read.stop_sequences, read.stream) == (("x",), True)
@@ -332,7 +334,7 @@ def test_shared_options_have_their_places() -> None:
     assert body_to(user("x"), stream=True)["stream"] is True
 
 
-def test_a_changed_option_wins_over_its_spelling() -> None:
+def test_changed_option_overrides_original_form() -> None:
     request = decode_request(body_of(REQUESTS["options"]), CONTEXT)
     changed = replace(request.options, max_output_tokens=2, stop_sequences=None, stream=False)
     sent = json.loads(encode_request(CODEC, request.messages, (), changed))
@@ -340,7 +342,7 @@ def test_a_changed_option_wins_over_its_spelling() -> None:
     assert sent["stream"] is False
 
 
-def test_options_that_only_ollama_knows_are_named_one_by_one() -> None:
+def test_ollama_only_options_are_single_losses() -> None:
     body = chat(PROMPT, options={"seed": 1, "temperature": 1}, think=True, format="", template="")
     request = OLLAMA.from_wire_request(body, CONTEXT)
     wire = adapters.get("openai").to_wire(
@@ -351,12 +353,12 @@ def test_options_that_only_ollama_knows_are_named_one_by_one() -> None:
     assert json.loads(wire.body)["temperature"] == 1
 
 
-def test_a_choice_of_tools_is_named_as_lost() -> None:
+def test_tool_choice_is_a_loss() -> None:
     wire = OLLAMA.to_wire([user("x")], (), AdapterOptions(tool_choice=ToolChoice("required")))
     assert [loss.reason for loss in wire.losses] == ["tool_choice is not supported by ollama"]
 
 
-def test_a_prompt_that_goes_on_is_a_chat_and_names_what_that_costs() -> None:
+def test_continued_generate_prompt_becomes_chat_with_losses() -> None:
     request = OLLAMA.from_wire_request(REQUESTS["prompt with everything"], CONTEXT)
     more = [*request.messages, assistant("so"), user("and?")]
     wire = OLLAMA.to_wire(more, (), replace(request.options, model="llama4"))
@@ -378,7 +380,7 @@ def test_a_prompt_that_goes_on_is_a_chat_and_names_what_that_costs() -> None:
     ]
 
 
-def test_a_changed_prompt_is_still_a_prompt() -> None:
+def test_changed_generate_prompt_stays_generate() -> None:
     request = decode_request(body_of(REQUESTS["prompt with everything"]), CONTEXT)
     changed = [replace(message, content=(TextBlock("new"),)) for message in request.messages]
     sent = json.loads(encode_request(CODEC, changed, (), request.options))
@@ -386,7 +388,7 @@ def test_a_changed_prompt_is_still_a_prompt() -> None:
     assert complaints("ollama prompt", sent) == []
 
 
-def test_a_prompt_with_tools_is_a_chat() -> None:
+def test_generate_prompt_with_tools_becomes_chat() -> None:
     request = OLLAMA.from_wire_request(REQUESTS["prompt"], CONTEXT)
     definition = ToolDefinition("f", "Does f.", SCHEMA, "read")  # pyright: ignore[reportArgumentType] - tidied
     wire = OLLAMA.to_wire(request.messages, (definition,), replace(request.options, model="qwen3"))
@@ -397,7 +399,7 @@ def test_a_prompt_with_tools_is_a_chat() -> None:
 @needs_corpus
 @pytest.mark.row("M-224")
 @pytest.mark.parametrize("source", ["anthropic", "openai"])
-def test_the_sdk_takes_every_recorded_request_of_others_for_a_model_that_sees(source: str) -> None:
+def test_sdk_accepts_recorded_requests_of_others_for_vision_model(source: str) -> None:
     files = {"anthropic": "anthropic_messages", "openai": "openai_chat"}
     for key, body in requests(files[source]):
         if "messages" not in body:
@@ -449,7 +451,7 @@ RESPONSES: dict[str, Wire] = {
 
 
 @pytest.mark.parametrize("body", RESPONSES.values(), ids=RESPONSES)
-def test_a_response_comes_back_as_it_was(body: Wire) -> None:
+def test_response_round_trip(body: Wire) -> None:
     message = decode_response(body_of(body), CONTEXT)
     stored = decode(encode(message))
     assert json.loads(encode_response(stored, CONTEXT)) == body
@@ -457,20 +459,20 @@ def test_a_response_comes_back_as_it_was(body: Wire) -> None:
 
 
 @needs_corpus
-def test_recorded_responses_come_back_as_they_were() -> None:
+def test_recorded_responses_round_trip() -> None:
     for exchange in responses("ollama"):
         message = OLLAMA.from_wire_response(exchange["response"], CONTEXT)
         assert json.loads(OLLAMA.to_wire_response(message)) == exchange["response"]
 
 
 @pytest.mark.parametrize("name", [name for name in RESPONSES if "message" in RESPONSES[name]])
-def test_a_response_goes_back_as_it_was_issued(name: str) -> None:
+def test_response_is_sent_back_unchanged(name: str) -> None:
     message = decode(encode(decode_response(RESPONSES[name], CONTEXT)))
     sent = json.loads(encode_request(CODEC, [message], (), AdapterOptions()))
     assert sent["messages"] == [RESPONSES[name]["message"]]
 
 
-def test_results_carry_the_id_and_the_name_that_a_newer_server_gave() -> None:
+def test_results_have_id_and_name_from_newer_servers() -> None:
     response = OLLAMA.from_wire_response(RESPONSES["calls with ids"], CONTEXT)
     one, two = (block for block in response.content if isinstance(block, ToolUseBlock))
     talk = [user("go"), response, tool("1", answers=one.id), tool("2", answers=two.id)]
@@ -494,7 +496,7 @@ def test_results_carry_the_id_and_the_name_that_a_newer_server_gave() -> None:
         (RESPONSES["loaded"], StopReason.UNKNOWN),
     ],
 )
-def test_why_it_stopped(body: Wire, reason: StopReason) -> None:
+def test_stop_reasons_are_mapped(body: Wire, reason: StopReason) -> None:
     assert decode_response(body, CONTEXT).metadata.stop_reason is reason
 
 
@@ -509,7 +511,7 @@ def test_usage_counts_tokens_and_time_and_is_unknown_if_absent() -> None:
     assert decode_response(RESPONSES["loaded"], CONTEXT).metadata.usage is None
 
 
-def test_what_a_response_holds() -> None:
+def test_response_fields_are_decoded() -> None:
     message = decode_response(RESPONSES["everything"], CONTEXT)
     kinds = [type(block) for block in message.content]
     assert kinds == [ThinkingBlock, TextBlock, ArtifactBlock, ToolUseBlock]
@@ -523,7 +525,7 @@ def test_what_a_response_holds() -> None:
 
 
 @pytest.mark.row("M-205")
-def test_a_response_that_was_born_elsewhere_is_one_for_the_sdk() -> None:
+def test_response_of_another_provider_is_valid_for_sdk() -> None:
     message = assistant(thinking("hm"), text("hi"), call("f", a=1))
     body = json.loads(encode_response(message, CONTEXT))
     read = ChatResponse(**body)
@@ -550,7 +552,7 @@ def test_a_response_that_was_born_elsewhere_is_one_for_the_sdk() -> None:
         (200, "unexpected EOF", ProviderError),
     ],
 )
-def test_errors_have_the_class_that_they_stand_for(
+def test_error_bodies_become_typed_errors(
     status: int, text: str, kind: type[ProviderError]
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -562,7 +564,7 @@ def test_errors_have_the_class_that_they_stand_for(
     assert type(decode_error({"error": {"message": text}}, status)) is type(caught.value)
 
 
-def test_an_error_that_is_no_json_is_its_own_text() -> None:
+def test_error_that_is_not_json_has_its_text() -> None:
     with pytest.raises(ServerError, match="<h1>Bad gateway</h1>"):
         decode_response(b"<h1>Bad gateway</h1>", replace(CONTEXT, status=502))
 
@@ -582,14 +584,14 @@ def test_an_error_that_is_no_json_is_its_own_text() -> None:
         ({"prompt": "x", "images": [1]}, "$.images"),
     ],
 )
-def test_what_is_no_request_is_named_with_its_place(body: Wire, path: str) -> None:
+def test_invalid_request_error_names_the_place(body: Wire, path: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode_request(body_of(body), CONTEXT)
     assert caught.value.path == path
 
 
 @pytest.mark.parametrize("body", [{}, {"message": "x"}, {"message": {"content": 1}}, []])
-def test_what_is_no_response_is_refused(body: Any) -> None:
+def test_invalid_response_is_refused(body: Any) -> None:
     with pytest.raises(DecodeError):
         decode_response(body_of(body), CONTEXT)
 
@@ -623,9 +625,9 @@ MESSAGES = st.fixed_dictionaries(
 
 
 @given(st.lists(MESSAGES, max_size=6), json_objects())
-def test_any_conversation_comes_back_as_it_was(messages: list[Wire], rest: Wire) -> None:
+def test_any_conversation_round_trips(messages: list[Wire], rest: Wire) -> None:
     request = {**rest, "messages": messages}
-    assert there_and_back(request) == request
+    assert round_trip_body(request) == request
 
 
 @needs_whole_corpus

@@ -1,3 +1,5 @@
+"""Ollama streams in both directions."""
+
 import itertools
 import json
 from collections.abc import Iterable
@@ -124,7 +126,7 @@ def read(data: bytes, *cuts: int, context: RequestContext = CONTEXT) -> list[Str
 
 
 def without_ids(events: list[StreamEvent]) -> list[Any]:
-    """Events without the ids that each reading mints."""
+    """Return events without the ids that each decoding generates."""
     ids: dict[str, str] = {}
     fields_of_events: list[Any] = []
     for event in events:
@@ -146,7 +148,7 @@ def final_message(events: list[StreamEvent]) -> Message:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_stream_gives_the_message_of_the_plain_response(name: str) -> None:
+def test_stream_gives_message_of_plain_response(name: str) -> None:
     sent, plain = STREAMS[name]
     events = read(lines(sent))
     message, expected = final_message(events), decode_response(plain, CONTEXT)
@@ -185,7 +187,7 @@ def test_the_events_of_a_chat() -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_any_cut_gives_the_same_events(name: str) -> None:
+def test_any_chunking_gives_equal_events(name: str) -> None:
     data = lines(STREAMS[name][0])
     all_events = without_ids(read(data))
     for cut in range(len(data)):
@@ -193,7 +195,7 @@ def test_any_cut_gives_the_same_events(name: str) -> None:
 
 
 @needs_corpus
-def test_recorded_streams_can_be_cut_anywhere() -> None:
+def test_recorded_streams_give_equal_events_for_any_chunking() -> None:
     for key, data in streams("ollama"):
         all_events = read(data)
         assert isinstance(all_events[-1], MessageComplete), key
@@ -205,7 +207,7 @@ def test_recorded_streams_can_be_cut_anywhere() -> None:
 
 
 @pytest.mark.row("T131")
-def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
+def test_truncated_stream_is_an_error_with_partial_message() -> None:
     events = read(lines([delta_line("a"), delta_line("b")]))
     last = events[-1]
     assert isinstance(last, StreamError)
@@ -243,17 +245,17 @@ def test_a_stream_that_fails_ends_in_one_error(
     assert text in last.text
 
 
-def test_a_plain_response_over_several_lines_is_read_all_the_same() -> None:
+def test_plain_response_over_several_lines_is_decoded() -> None:
     data = json.dumps(last_line("whole"), indent=2).encode()
     assert getattr(final_message(read(data, 5)).content[0], "text", "") == "whole"
 
 
-def test_nothing_is_read_behind_the_end() -> None:
+def test_lines_after_end_are_ignored() -> None:
     events = read(lines([last_line("a"), delta_line("b")]) + b"nonsense")
     assert getattr(final_message(events).content[0], "text", "") == "a"
 
 
-def test_a_message_can_be_asked_for_at_any_time() -> None:
+def test_partial_message_is_available_at_any_time() -> None:
     decoder = FastOllamaStreamDecoder(CONTEXT)
     assert decoder.message.content == ()
     decoder.feed(lines(CHAT[:3]))
@@ -261,14 +263,14 @@ def test_a_message_can_be_asked_for_at_any_time() -> None:
     assert decoder.message.metadata.status is MessageStatus.PARTIAL
 
 
-def test_a_call_that_is_none_is_kept() -> None:
+def test_malformed_call_is_kept() -> None:
     events = read(lines([delta_line(tool_calls=[{"function": {}}]), last_line()]))
     assert any(isinstance(event, BlockAdded) for event in events)
     assert [block.type for block in final_message(events).content] == ["opaque"]
 
 
 @given(st.lists(st.one_of(st.binary(max_size=30), st.sampled_from(CHAT).map(body_of))))
-def test_any_bytes_give_events_that_end_once(chunks: list[bytes]) -> None:
+def test_any_bytes_give_exactly_one_end_event(chunks: list[bytes]) -> None:
     decoder = FastOllamaStreamDecoder(CONTEXT)
     events = [event for chunk in chunks for event in decoder.feed(chunk + b"\n")]
     events += decoder.finish()
@@ -283,14 +285,14 @@ def encode_all(events: Iterable[StreamEvent], context: RequestContext = CONTEXT)
 
 
 @pytest.mark.parametrize("name", ["chat", "text in the last line", "nothing"])
-def test_what_is_written_is_read_again(name: str) -> None:
+def test_encoded_stream_round_trips(name: str) -> None:
     events = read(lines(STREAMS[name][0]))
     again = read(encode_all(events))
     assert final_message(again).content_digest() == final_message(events).content_digest()
     assert final_message(again).metadata.usage == final_message(events).metadata.usage
 
 
-def test_a_written_stream_is_one_for_the_sdk() -> None:
+def test_encoded_stream_is_valid_for_sdk() -> None:
     data = encode_all(read(lines(CHAT)))
     parts = [ChatResponse(**json.loads(line)) for line in data.splitlines()]
     assert "".join(part.message.content or "" for part in parts) == "I look."
@@ -301,7 +303,7 @@ def test_a_written_stream_is_one_for_the_sdk() -> None:
     assert (parts[-1].eval_count, parts[-1].total_duration) == (5, 2_000_000_000)
 
 
-def test_a_completion_is_written_for_who_asked_for_one() -> None:
+def test_generate_request_gets_generate_stream() -> None:
     prompted = replace(CONTEXT, path="/api/generate")
     message = assistant(thinking("hm"), text("hi"), call("f"))
     events: list[StreamEvent] = [
@@ -321,12 +323,12 @@ def test_a_completion_is_written_for_who_asked_for_one() -> None:
     assert (parts[0].model, parts[-1].done_reason) == ("gpt-5", "length")
 
 
-def test_an_image_is_written_with_the_last_line() -> None:
+def test_image_is_sent_with_last_line() -> None:
     events = read(lines(STREAMS["picture"][0]))
     last = encode_all(events, replace(CONTEXT, path="/api/generate")).splitlines()[-1]
     assert GenerateResponse(**json.loads(last)).image == PNG
 
 
-def test_an_error_is_a_line_of_its_own() -> None:
+def test_error_is_a_separate_line() -> None:
     events = read(lines([delta_line("a"), {"error": "out of memory"}]))
     assert encode_all(events).splitlines()[-1] == b'{"error":"out of memory"}'

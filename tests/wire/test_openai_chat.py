@@ -1,3 +1,5 @@
+"""Chat Completions requests, responses and errors in both directions."""
+
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -102,14 +104,14 @@ def tool_call(wire_id: str | None, name: str, arguments: str, **more: Any) -> Wi
 
 @needs_whole_corpus
 @pytest.mark.row("T52", "T54", "T61", "T85")
-def test_every_recorded_request_comes_back_key_for_key() -> None:
+def test_recorded_requests_round_trip_with_every_key() -> None:
     assert len(requests()) == 486
     for exchange in requests():
         assert round_trip(exchange["request"]) == exchange["request"], exchange["id"]
 
 
 @needs_whole_corpus
-def test_every_recorded_response_comes_back_key_for_key() -> None:
+def test_recorded_responses_round_trip_with_every_key() -> None:
     assert len(answers()) == 415
     for exchange in answers():
         context = RequestContext(status=200, provider=exchange["provider"])
@@ -120,7 +122,7 @@ def test_every_recorded_response_comes_back_key_for_key() -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("T55")
-def test_every_recorded_response_goes_back_as_the_real_client_sent_it() -> None:
+def test_encoded_history_equals_messages_sent_by_real_clients() -> None:
     assert len(echoes()) == 72
     for before, after in echoes():
         message = decode_response(before["response"], CONTEXT)
@@ -135,7 +137,7 @@ def _without_empty_keys(wire: Wire) -> Wire:
 
 
 @needs_corpus
-def test_recorded_responses_keep_the_rules_of_the_canonical_form() -> None:
+def test_recorded_responses_decode_to_valid_messages() -> None:
     problems: dict[str, list[str]] = {}
     for exchange in answers():
         message = decode_response(exchange["response"], CONTEXT)
@@ -263,7 +265,7 @@ ODD_MESSAGES: list[Wire] = [
 
 @pytest.mark.row("T61")
 @pytest.mark.parametrize("message", ODD_MESSAGES, ids=json.dumps)
-def test_odd_messages_come_back_as_they_were(message: Wire) -> None:
+def test_unusual_messages_round_trip(message: Wire) -> None:
     request = {"model": "m", "messages": [{"role": "system", "content": "s"}, message], "new": 1}
     assert round_trip(request) == request
 
@@ -291,7 +293,7 @@ def test_invalid_arguments_are_sent_as_they_came() -> None:
     assert wire["tool_calls"][0]["function"]["arguments"] == '{"b":'
 
 
-def test_glued_arguments_are_kept_as_invalid() -> None:
+def test_concatenated_arguments_are_stored_as_invalid() -> None:
     message = read_response(
         {"content": None, "tool_calls": [tool_call("a", "f", '{"a":1}{"b":2}')]}
     )
@@ -301,7 +303,7 @@ def test_glued_arguments_are_kept_as_invalid() -> None:
 
 
 @pytest.mark.row("T09", "T10")
-def test_calls_are_reported_apart_by_turn_not_by_id_alone() -> None:
+def test_equal_wire_ids_in_different_turns_are_different_calls() -> None:
     def call_and_result(wire_id: str, text: str) -> list[Wire]:
         call_message = {
             "role": "assistant",
@@ -320,14 +322,14 @@ def test_calls_are_reported_apart_by_turn_not_by_id_alone() -> None:
         assert answered == call_ids
 
 
-def test_ids_are_the_same_in_every_reading() -> None:
+def test_ids_are_deterministic() -> None:
     wire = {"role": "assistant", "content": None, "tool_calls": [tool_call("Write:6", "f", "{}")]}
     assert read_messages(wire)[0].content == read_messages(wire)[0].content
     assert write_messages(*read_messages(wire)) == [wire]
 
 
 @pytest.mark.row("T10")
-def test_a_response_without_ids_goes_back_with_ours() -> None:
+def test_response_without_ids_is_sent_back_with_generated_ids() -> None:
     response = read_response({"tool_calls": [tool_call("", "f", "{}")]}, finish_reason="tool_calls")
     (block,) = response.content
     assert isinstance(block, ToolUseBlock)
@@ -336,7 +338,7 @@ def test_a_response_without_ids_goes_back_with_ours() -> None:
 
 
 @pytest.mark.row("T26")
-def test_messages_born_elsewhere_are_written_plainly() -> None:
+def test_messages_of_other_protocols_are_encoded() -> None:
     failed = replace(
         tool("boom"), content=(ToolResultBlock(tool_id(), (TextBlock("boom"),), is_error=True),)
     )
@@ -361,14 +363,14 @@ def test_messages_born_elsewhere_are_written_plainly() -> None:
 
 
 @pytest.mark.row("T85")
-def test_content_is_null_only_beside_calls() -> None:
+def test_content_is_null_only_with_calls() -> None:
     (with_call,) = write_messages(assistant(call("f")))
     assert with_call["content"] is None
     (silent,) = write_messages(assistant(ThinkingBlock("hm")))
     assert silent == {"role": "assistant", "content": ""}
 
 
-def test_a_remembered_spelling_is_dropped_when_the_block_has_changed() -> None:
+def test_original_form_is_dropped_when_block_has_changed() -> None:
     noted = {"type": "text", "text": "one", "note": "of a host"}
     user_wire = {"role": "user", "content": [noted, {"type": "text", "text": "two"}]}
     assistant_wire = {
@@ -439,14 +441,14 @@ def test_shared_options_are_read_and_written() -> None:
         ({"type": "allowed_tools", "allowed_tools": {}}, None),
     ],
 )
-def test_tool_choices_are_one_thing_in_several_words(wire: Any, choice: ToolChoice | None) -> None:
+def test_tool_choice_spellings_are_equivalent(wire: Any, choice: ToolChoice | None) -> None:
     request: Wire = {"model": "m", "messages": [], "tool_choice": wire}
     request_decoded = decode_request(as_json(request), CONTEXT)
     assert request_decoded.options.tool_choice == choice
     assert round_trip(request) == request
 
 
-def test_a_changed_option_wins_over_its_spelling() -> None:
+def test_changed_option_overrides_original_form() -> None:
     request: Wire = {
         "model": "m",
         "messages": [],
@@ -468,7 +470,7 @@ def test_a_changed_option_wins_over_its_spelling() -> None:
     }
 
 
-def test_tools_of_the_host_stay_when_ours_change() -> None:
+def test_provider_tools_stay_when_own_tools_change() -> None:
     host: Wire = {"type": "web_search", "parameters": {}}
     request: Wire = {"model": "m", "messages": [], "tools": [tool_wire(strict=True), host]}
     request_decoded = decode_request(as_json(request), CONTEXT)
@@ -479,7 +481,7 @@ def test_tools_of_the_host_stay_when_ours_change() -> None:
 
 
 @pytest.mark.row("T114")
-def test_parallel_calls_are_not_spoken_of_without_tools() -> None:
+def test_parallel_tool_calls_is_omitted_without_tools() -> None:
     options = AdapterOptions(model="m", parallel_tool_calls=False)
     assert json.loads(encode_request(CODEC, (), (), options)) == {"model": "m", "messages": []}
     assert json.loads(encode_request(CODEC, (), (TOOL,), options))["parallel_tool_calls"] is False
@@ -488,7 +490,7 @@ def test_parallel_calls_are_not_spoken_of_without_tools() -> None:
 # Responses
 
 
-def test_a_response_knows_who_gave_it() -> None:
+def test_response_has_provider_and_model() -> None:
     metadata = read_response({"content": "hi"}).metadata
     assert metadata.model == "openai:gpt-5"
     assert metadata.provider == "openai"
@@ -498,7 +500,7 @@ def test_a_response_knows_who_gave_it() -> None:
 
 
 @pytest.mark.row("T52", "T55")
-def test_reasoning_is_read_under_every_name_and_once() -> None:
+def test_reasoning_is_read_once_under_every_key() -> None:
     sealed = {
         "type": "reasoning.encrypted",
         "data": "gAAA",
@@ -532,7 +534,7 @@ def test_reasoning_is_read_under_every_name_and_once() -> None:
 
 
 @pytest.mark.row("T54")
-def test_thinking_chunks_are_thinking_in_their_place() -> None:
+def test_thinking_chunks_keep_their_position() -> None:
     chunk = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}], "closed": True}
     content = [chunk, {"type": "text", "text": "4"}]
     message = read_response({"content": content})
@@ -541,14 +543,14 @@ def test_thinking_chunks_are_thinking_in_their_place() -> None:
 
 
 @pytest.mark.row("T119", "T159")
-def test_a_refusal_is_an_outcome_of_its_own() -> None:
+def test_refusal_has_its_own_stop_reason() -> None:
     message = read_response({"content": None, "refusal": "I cannot."})
     assert message.content == (TextBlock("I cannot."),)
     assert message.metadata.stop_reason is StopReason.REFUSAL
 
 
 @pytest.mark.row("T163")
-def test_calls_and_old_calls_are_calls() -> None:
+def test_tool_calls_and_legacy_function_calls_are_decoded() -> None:
     new = read_response({"content": None, "tool_calls": [tool_call("a", "f", "{}")]})
     old = read_response({"content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}})
     custom = {"id": "c", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}
@@ -560,7 +562,7 @@ def test_calls_and_old_calls_are_calls() -> None:
         assert message.metadata.stop_reason is StopReason.TOOL_USE
 
 
-def test_an_old_call_is_answered_by_name() -> None:
+def test_legacy_function_call_is_answered_by_name() -> None:
     call_wire = {
         "role": "assistant",
         "content": None,
@@ -574,7 +576,7 @@ def test_an_old_call_is_answered_by_name() -> None:
     assert write_messages(call_message, result_message) == [call_wire, result_wire]
 
 
-def test_citations_voices_and_images_are_kept() -> None:
+def test_citations_audio_and_images_are_decoded() -> None:
     note = {"type": "url_citation", "url_citation": {"url": "u", "title": "t", "start_index": 0}}
     cited = read_response({"content": "see", "annotations": [note]})
     (block,) = cited.content
@@ -592,7 +594,7 @@ def test_citations_voices_and_images_are_kept() -> None:
     assert drawn == (ArtifactBlock(MediaSource("base64", "aGk="), "image/png"),)
 
 
-def test_several_choices_and_logprobs_come_back() -> None:
+def test_several_choices_and_logprobs_round_trip() -> None:
     body = response_body(
         {"role": "assistant", "content": "a"}, logprobs={"content": [{"token": "a"}]}
     )
@@ -616,19 +618,21 @@ def test_several_choices_and_logprobs_come_back() -> None:
         ({"stop_reason": "###"}, StopReason.STOP_SEQUENCE),
     ],
 )
-def test_stop_reasons_are_mapped_and_their_words_kept(choice: Wire, reason: StopReason) -> None:
+def test_stop_reasons_are_mapped_and_original_words_preserved(
+    choice: Wire, reason: StopReason
+) -> None:
     assert read_response({"content": "a"}, **choice).metadata.stop_reason is reason
 
 
 @pytest.mark.row("T139")
-def test_a_cut_response_with_calls_stays_cut() -> None:
+def test_response_cut_at_limit_with_calls_stays_cut() -> None:
     calls = [tool_call("a", "f", "{}")]
     message = read_response({"content": None, "tool_calls": calls}, finish_reason="length")
     assert message.metadata.stop_reason is StopReason.MAX_TOKENS
 
 
 @pytest.mark.row("T162")
-def test_a_response_that_ends_in_an_error_is_no_clean_stop() -> None:
+def test_response_that_ends_in_error_is_not_end_turn() -> None:
     metadata = read_response({"content": "par"}, finish_reason="error").metadata
     assert metadata.status is MessageStatus.ERROR
     body = response_body(
@@ -709,7 +713,7 @@ def test_missing_usage_is_unknown(usage: Any) -> None:
     assert decode_response(body, CONTEXT).metadata.usage is None
 
 
-def test_a_response_born_elsewhere_is_written_as_a_completion() -> None:
+def test_response_of_another_provider_is_encoded() -> None:
     message = assistant(ThinkingBlock("hm", "sig"), text("hi"), call("f", a=1))
     message = replace(message, metadata=replace(message.metadata, stop_reason=StopReason.TOOL_USE))
     body = json.loads(encode_response(message, CONTEXT))
@@ -781,27 +785,27 @@ def test_error_bodies_become_typed_errors(
         ("slow down", None),
     ],
 )
-def test_the_time_to_wait_is_read_from_the_words(text: str, seconds: float | None) -> None:
+def test_retry_delay_is_read_from_error_message(text: str, seconds: float | None) -> None:
     error = decode_error({"error": {"message": text}}, 429)
     assert error.retry_after_s == (None if seconds is None else pytest.approx(seconds))
     assert error.is_retryable
 
 
 @pytest.mark.row("T187")
-def test_a_spent_quota_is_not_tried_again() -> None:
+def test_exhausted_quota_is_not_retried() -> None:
     error = decode_error({"error": {"message": "pay", "code": "insufficient_quota"}}, 429)
     assert isinstance(error, RateLimitError)
     assert not error.is_retryable
 
 
 @pytest.mark.row("T189")
-def test_an_error_body_in_a_success_is_an_error() -> None:
+def test_error_body_with_status_200_is_an_error() -> None:
     with pytest.raises(RateLimitError) as caught:
         decode_response(as_json({"error": {"message": "busy", "code": 429}}), CONTEXT)
     assert caught.value.status == 429
 
 
-def test_errors_keep_their_words_both_ways() -> None:
+def test_error_messages_round_trip() -> None:
     body = {"error": {"message": "no (req_0123456789ab)", "type": "t", "param": None, "code": "c"}}
     error = decode_error(as_json(body), 418, "groq")
     assert (error.status, error.code, error.kind) == (418, "c", "t")
@@ -812,7 +816,7 @@ def test_errors_keep_their_words_both_ways() -> None:
     assert encode_error(ContextOverflowError("long"))[0] == 400
 
 
-def test_a_body_that_is_no_json_is_an_error_with_its_text() -> None:
+def test_body_that_is_not_json_is_an_error_with_its_text() -> None:
     with pytest.raises(ServerError) as caught:
         decode_response(b"<html>Bad gateway</html>", RequestContext(status=502))
     assert caught.value.text == "<html>Bad gateway</html>"
@@ -848,28 +852,28 @@ def survives(action: Callable[[], object]) -> None:
 
 
 @given(st.binary(max_size=40) | VALUES.map(as_json))
-def test_any_bytes_are_a_value_or_an_error_of_ours(body: bytes) -> None:
+def test_any_bytes_give_value_or_typed_error(body: bytes) -> None:
     survives(lambda: decode_request(body, CONTEXT))
     survives(lambda: decode_response(body, CONTEXT))
     survives(lambda: decode_response(body, RequestContext(status=400)))
 
 
 @given(st.lists(MESSAGES, max_size=4), st.dictionaries(KEYS, VALUES, max_size=4))
-def test_any_request_comes_back_or_is_refused(messages: list[Wire], rest: Wire) -> None:
+def test_any_request_round_trips_or_is_refused(messages: list[Wire], rest: Wire) -> None:
     request = {**rest, "messages": messages}
     survives(lambda: _same(round_trip(request), request))
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=6), st.dictionaries(KEYS, VALUES, max_size=4))
-def test_any_response_comes_back_or_is_refused(message: Wire, choice: Wire) -> None:
+def test_any_response_round_trips_or_is_refused(message: Wire, choice: Wire) -> None:
     body = {"choices": [{**choice, "message": message}]}
 
-    def there_and_back() -> None:
+    def round_trip_body() -> None:
         decoded = decode_response(as_json(body), CONTEXT)
         _same(json.loads(encode_response(decoded, CONTEXT)), body)
         write_messages(decoded)
 
-    survives(there_and_back)
+    survives(round_trip_body)
 
 
 def _same(decoded: Wire, expected: Wire) -> None:
@@ -891,7 +895,7 @@ def test_opaque_parts_go_to_their_issuer_only() -> None:
     assert [loss.reason for loss in away.losses] == ["only openai can read it"]
 
 
-def test_a_response_shows_no_opaque_part_of_another_provider() -> None:
+def test_response_omits_opaque_parts_of_other_providers() -> None:
     body = {"choices": [{"message": {"role": "assistant", "content": [{"type": "new"}]}}]}
     response_body = adapters.get("openai-compatible").from_wire_response(body)
     assert b"new" in adapters.get("openai-compatible").to_wire_response(response_body)
@@ -899,8 +903,8 @@ def test_a_response_shows_no_opaque_part_of_another_provider() -> None:
 
 
 @pytest.mark.row("G-009")
-def test_bytes_without_a_name_get_one_unless_a_client_left_it_out() -> None:
-    """OpenAI refuses bytes without a name as a file that lies nowhere."""
+def test_file_bytes_without_name_get_one_unless_client_omitted_it() -> None:
+    """OpenAI refuses file bytes without a file name."""
     data = "data:application/pdf;base64,JVBERi0xLjQK"
     document = DocumentBlock(MediaSource("base64", "JVBERi0xLjQK"), "application/pdf")
     body = json.loads(adapters.get("openai").to_wire([user(document)]).body)
@@ -925,9 +929,7 @@ FUNCTION = {"name": "f", "arguments": "{}"}
         ({"id": "a", "type": "function"}, "opaque"),
     ],
 )
-def test_a_call_without_id_or_name_in_the_history_of_a_client_does_not_vanish(
-    entry: dict[str, Any], kind: str
-) -> None:
+def test_client_call_without_id_or_name_is_preserved(entry: dict[str, Any], kind: str) -> None:
     said = {"role": "assistant", "content": "so", "tool_calls": [entry]}
     turns = [{"role": "user", "content": "q"}, said, {"role": "user", "content": "on"}]
     client = adapters.get("openai")

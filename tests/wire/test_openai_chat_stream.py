@@ -1,3 +1,5 @@
+"""Chat Completions streams in both directions."""
+
 import json
 import random
 from itertools import pairwise
@@ -99,7 +101,7 @@ def accumulated(events: list[StreamEvent]) -> list[ContentBlock]:
 
 
 def comparable(blocks: Any) -> list[Any]:
-    """Return what a user sees of blocks."""
+    """Return the content of blocks that a user sees."""
     return [
         (block.id, block.name, block.input)
         if isinstance(block, ToolUseBlock)
@@ -113,7 +115,7 @@ def calls_of(message: Message) -> list[tuple[str, Any]]:
 
 
 def without_ids(events: list[StreamEvent]) -> list[Any]:
-    """The events without what differs from decoder to decoder."""
+    """Return the events without values that differ from decoder to decoder."""
     return [_without_id(msgspec.to_builtins(event, enc_hook=str)) for event in events]
 
 
@@ -127,7 +129,7 @@ def _without_id(event: Wire) -> Wire:
 
 @needs_whole_corpus
 @pytest.mark.row("K-112", "T121", "T122", "T123", "T128", "T129", "T131", "T132")
-def test_every_recorded_stream_adds_up_to_its_message() -> None:
+def test_recorded_stream_deltas_add_up_to_message() -> None:
     assert len(streams()) == 59
     ends: dict[str, int] = {}
     for exchange in streams():
@@ -143,7 +145,7 @@ def test_every_recorded_stream_adds_up_to_its_message() -> None:
 
 @needs_corpus
 @pytest.mark.row("T121", "T122")
-def test_a_recorded_stream_gives_the_same_events_wherever_it_is_cut() -> None:
+def test_recorded_streams_give_equal_events_for_any_chunking() -> None:
     chance = random.Random(7)  # noqa: S311 - cuts, no secrets
     for exchange in streams():
         data: bytes = exchange["sse"].encode()
@@ -155,7 +157,7 @@ def test_a_recorded_stream_gives_the_same_events_wherever_it_is_cut() -> None:
 
 @needs_corpus
 @pytest.mark.row("T121", "T122")
-def test_a_short_recorded_stream_can_be_cut_at_every_byte() -> None:
+def test_short_recorded_stream_gives_equal_events_cut_at_every_byte() -> None:
     short = sorted(streams(), key=lambda exchange: len(exchange["sse"]))[:4]
     for exchange in short:
         data: bytes = exchange["sse"].encode()[:6000]
@@ -177,7 +179,7 @@ def _read(data: bytes, cuts: list[int], exchange: Exchange) -> list[StreamEvent]
 
 
 @needs_corpus
-def test_every_recorded_response_is_the_same_when_it_is_streamed() -> None:
+def test_recorded_responses_decode_equally_when_streamed() -> None:
     for exchange in answers():
         body = exchange["response"]
         context = replace(CONTEXT, provider=exchange["provider"])
@@ -194,7 +196,7 @@ def test_every_recorded_response_is_the_same_when_it_is_streamed() -> None:
 
 
 def stream_of(body: Wire) -> list[bytes]:
-    """The chunks in which a host could have sent this answer."""
+    """Return the chunks in which a host could have sent a response."""
     head = {key: value for key, value in body.items() if key not in ("choices", "usage")}
     head["object"] = "chat.completion.chunk"
     choice = dict(body["choices"][0])
@@ -233,13 +235,13 @@ def halves(text: str | None) -> list[str]:
 
 
 def _has_bare_calls(body: Wire) -> bool:
-    """Whether the ids of calls are drawn for each reading."""
+    """Return whether call ids are generated in each decoding."""
     calls = body["choices"][0]["message"].get("tool_calls") or ()
     return any(not call_wire.get("id") for call_wire in calls)
 
 
 def _differs(body: Wire) -> bool:
-    """Whether a stream cannot tell all: an index, a missing type, null for empty."""
+    """Return whether a stream cannot express a response: index, missing type, null for empty."""
     message = body["choices"][0]["message"]
     calls = message.get("tool_calls") or ()
     return bool(calls) or not message.get("content")
@@ -249,7 +251,7 @@ def _differs(body: Wire) -> bool:
 
 
 @pytest.mark.row("T124")
-def test_parallel_calls_may_all_have_the_index_0() -> None:
+def test_parallel_calls_may_all_have_index_0() -> None:
     _, message = play(
         fragment(0, "a", "write", '{"a":1}'), fragment(0, "b", "write", '{"b":2}'), STOP
     )
@@ -316,13 +318,13 @@ def test_a_name_may_come_after_the_arguments() -> None:
     assert comparable(accumulated(events)) == comparable(message.content)
 
 
-def test_a_repeated_id_goes_on_with_its_call() -> None:
+def test_repeated_id_continues_its_call() -> None:
     _, message = play(fragment(0, "a", "f", '{"a":'), fragment(0, "a", "f", "1}"), STOP)
     assert calls_of(message) == [("f", {"a": 1})]
 
 
 @pytest.mark.row("T32", "T139")
-def test_cut_arguments_are_invalid() -> None:
+def test_truncated_arguments_are_invalid() -> None:
     cut = chunk({}, finish_reason="length") + DONE
     events, message = play(fragment(0, "a", "f", '{"a":'), cut)
     (block,) = message.content
@@ -334,7 +336,7 @@ def test_cut_arguments_are_invalid() -> None:
     assert end.invalid == block.invalid
 
 
-def test_old_and_custom_calls_are_streamed() -> None:
+def test_legacy_and_custom_calls_are_streamed() -> None:
     _, old = play(
         chunk({"function_call": {"name": "f", "arguments": '{"a"'}}),
         chunk({"function_call": {"arguments": ":1}"}}),
@@ -352,7 +354,7 @@ def test_old_and_custom_calls_are_streamed() -> None:
 
 
 @pytest.mark.row("T61")
-def test_unknown_keys_of_calls_and_deltas_survive() -> None:
+def test_unknown_keys_of_calls_and_deltas_are_preserved() -> None:
     extra = {"google": {"thought_signature": "s"}}
     wire = {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}
     _, message = play(
@@ -365,11 +367,11 @@ def test_unknown_keys_of_calls_and_deltas_survive() -> None:
     assert sent["executed_tools"] == [{"index": 0, "output": "x"}]
 
 
-# Text, thoughts and the end
+# Text, thinking and the end
 
 
 @pytest.mark.row("T128")
-def test_everything_in_one_chunk_is_read() -> None:
+def test_first_chunk_with_all_fields_is_decoded() -> None:
     wire = {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}
     delta = {"content": "hi", "reasoning": "hm", "tool_calls": [wire]}
     last = chunk({"content": "!"})
@@ -380,7 +382,7 @@ def test_everything_in_one_chunk_is_read() -> None:
 
 
 @pytest.mark.row("T128")
-def test_a_later_chunk_may_hold_everything_too() -> None:
+def test_later_chunk_with_all_fields_is_decoded() -> None:
     wire = {"index": 0, "function": {"arguments": "1}"}}
     _, message = play(
         chunk({"content": "a"}),
@@ -397,7 +399,7 @@ def test_a_later_chunk_may_hold_everything_too() -> None:
 
 
 @pytest.mark.row("T129", "T155")
-def test_usage_is_read_wherever_it_stands() -> None:
+def test_usage_is_read_from_any_chunk() -> None:
     early = frame({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
     late = frame({"choices": None, "usage": {"completion_tokens": 2, "prompt_tokens": None}})
     events, message = play(
@@ -454,13 +456,13 @@ def test_an_error_inside_a_stream_ends_it(bad: bytes, kind: str) -> None:
 
 
 @pytest.mark.row("T162")
-def test_an_error_as_a_reason_is_an_error() -> None:
+def test_finish_reason_error_is_an_error() -> None:
     events, _ = play(chunk({"content": "a"}), chunk({}, finish_reason="error"), DONE)
     assert isinstance(events[-1], StreamError)
 
 
 @pytest.mark.row("T189")
-def test_a_response_that_is_no_stream_is_read_all_the_same() -> None:
+def test_plain_response_in_place_of_stream_is_decoded() -> None:
     events, _ = play(b'{"error": {"message": "busy",\n', b'"code": 429}}')
     last = events[-1]
     assert isinstance(last, StreamError)
@@ -473,7 +475,7 @@ def test_a_response_that_is_no_stream_is_read_all_the_same() -> None:
 
 
 @pytest.mark.row("T138")
-def test_a_whole_message_at_the_end_does_not_double_the_text() -> None:
+def test_whole_message_in_last_chunk_does_not_duplicate_text() -> None:
     message = {"role": "assistant", "content": "hi"}
     last = frame({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
     _, message = play(chunk({"content": "hi"}), last, DONE)
@@ -543,7 +545,7 @@ def test_thinking_chunks_are_streamed() -> None:
     ]
 
 
-def test_a_voice_is_put_together() -> None:
+def test_audio_is_assembled_from_deltas() -> None:
     _, message = play(
         chunk({"audio": {"id": "audio_1", "transcript": "h"}}),
         chunk({"audio": {"data": "aGk=", "transcript": "i"}}),
@@ -558,7 +560,7 @@ def test_a_voice_is_put_together() -> None:
     }
 
 
-def test_the_message_can_be_asked_for_at_any_moment() -> None:
+def test_partial_message_is_available_at_any_time() -> None:
     decoder = FastChatStreamDecoder(CONTEXT)
     assert decoder.message.content == ()
     decoder.feed(chunk({"content": "a"}))
@@ -569,7 +571,7 @@ def test_the_message_can_be_asked_for_at_any_moment() -> None:
 # Writing
 
 
-def test_events_are_written_as_chunks_that_read_the_same() -> None:
+def test_encoded_chunks_decode_to_equal_events() -> None:
     source = [
         MessageStart("m1", "anthropic:claude", "msg_1"),
         ThinkingDelta("m1", 0, "hm"),
@@ -599,7 +601,7 @@ def test_events_are_written_as_chunks_that_read_the_same() -> None:
 
 
 @needs_corpus
-def test_every_recorded_stream_can_be_passed_on() -> None:
+def test_recorded_streams_round_trip_through_stream_encoder() -> None:
     for exchange in streams():
         events, message = play(exchange["sse"].encode())
         encoder = ChatStreamEncoder(CONTEXT)
@@ -609,7 +611,7 @@ def test_every_recorded_stream_can_be_passed_on() -> None:
 
 
 @pytest.mark.row("T33")
-def test_arguments_that_come_as_an_object_are_taken() -> None:
+def test_arguments_sent_as_object_are_accepted() -> None:
     call: Wire = {"index": 0, "id": "a", "function": {"name": "f", "arguments": {"x": 1}}}
     _, message = play(chunk({"tool_calls": [call]}), chunk({}, finish_reason="tool_calls"))
     (block,) = message.content

@@ -1,3 +1,5 @@
+"""OpenAI Responses requests, responses and errors in both directions."""
+
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -116,7 +118,7 @@ def answers() -> list[Exchange]:
 
 @needs_whole_corpus
 @pytest.mark.row("M-008", "M-193", "K-110", "T201", "T202", "T210")
-def test_every_recorded_request_comes_back_key_for_key() -> None:
+def test_recorded_requests_round_trip_with_every_key() -> None:
     bodies = [(e["id"], e["request"]) for e in exchanges() if e["request"]]
     assert len(bodies) == 351
     for name, body in bodies:
@@ -127,7 +129,7 @@ def test_every_recorded_request_comes_back_key_for_key() -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("M-008", "M-193", "G-048", "G-049", "G-050", "G-051", "T62", "T66")
-def test_every_recorded_response_comes_back_key_for_key() -> None:
+def test_recorded_responses_round_trip_with_every_key() -> None:
     assert len(answers()) == 305
     for exchange in answers():
         message = decode_response(exchange["response"], CONTEXT)
@@ -143,7 +145,7 @@ def test_every_recorded_response_comes_back_key_for_key() -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("T05", "T62", "T66")
-def test_every_recorded_response_goes_back_as_the_real_client_sent_it() -> None:
+def test_encoded_history_equals_items_sent_by_real_clients() -> None:
     by_id = {e["id"]: e for e in answers()}
     pairs = [(by_id[e["echo_of"]], e) for e in exchanges() if e.get("echo_of") in by_id]
     counted = 0
@@ -166,7 +168,7 @@ _REWRITTEN = ("image_generation_call", "tool_search_call")
 
 
 def is_in(expected: Any, encoded: Any) -> bool:
-    """Whether the encoded value has all that is expected, and maybe more."""
+    """Return whether the encoded value has everything expected, and possibly more."""
     match expected:
         case None | []:
             return True
@@ -189,11 +191,11 @@ def _name(item: Wire) -> str:
 
 @needs_corpus
 @pytest.mark.row("T66")
-def test_the_sdk_lets_every_recorded_response_pass_when_it_is_sent_back() -> None:
+def test_sdk_accepts_recorded_responses_sent_back() -> None:
     for exchange in answers():
         if exchange["provider"] == "openai_responses":
             message = decode_response(exchange["response"], CONTEXT)
-            # Items that only the provider understands are its own, also where its types lag.
+            # Opaque items belong to the provider, also where the SDK's types lack them.
             items = [item for item in items_of(message) if "search_call" not in item["type"]]
             assert complaints(NAME, {"model": "m", "input": items}) == [], exchange["id"]
 
@@ -213,7 +215,7 @@ def test_recorded_errors_are_typed() -> None:
 
 @pytest.mark.row("K-110", "T05", "T33", "T61", "T62", "T66", "T195", "T198", "T201", "T202")
 @pytest.mark.parametrize("name", FEATURES)
-def test_items_come_back_key_for_key(name: str) -> None:
+def test_items_round_trip_with_every_key(name: str) -> None:
     body = {"model": "m", "input": FEATURES[name]}
     assert round_trip(body) == body
     for message in messages_of(*FEATURES[name]):
@@ -221,7 +223,7 @@ def test_items_come_back_key_for_key(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_items_go_through_the_adapter_without_a_loss(name: str) -> None:
+def test_items_are_encoded_without_loss(name: str) -> None:
     adapter = adapters.get(NAME)
     kinds = {item.get("type") for item in FEATURES[name]}
     if not _is_whole(FEATURES[name]):
@@ -237,7 +239,7 @@ def _is_whole(items: list[Wire]) -> bool:
 
 
 @pytest.mark.row("T05", "T62", "K-129")
-def test_a_run_of_items_is_one_message_in_order() -> None:
+def test_sequence_of_items_is_one_message_in_order() -> None:
     prompt, response, output, last = messages_of(
         PROMPT, REASONING, MESSAGE, CALL, OUTPUT, SEALED, MESSAGE
     )
@@ -261,7 +263,7 @@ def test_a_run_of_items_is_one_message_in_order() -> None:
     assert last.content[0] == RedactedThinkingBlock("gAAAA2", "rs_2", issuer=PROTOCOL)
 
 
-def test_what_openai_defines_and_the_client_runs_is_a_call_like_any_other() -> None:
+def test_client_run_builtin_tool_is_a_tool_call() -> None:
     inputs_and_results = {
         block.name: (block.input, result)
         for name in ("a local shell", "a shell", "a patch", "a computer")
@@ -321,9 +323,7 @@ def test_what_openai_defines_and_the_client_runs_is_a_call_like_any_other() -> N
         ),
     ],
 )
-def test_a_result_has_the_kind_that_its_call_asks_for(
-    name: str, result: Message, output: Wire
-) -> None:
+def test_result_type_follows_type_of_call(name: str, result: Message, output: Wire) -> None:
     response = response_of(*[item for item in FEATURES[name] if "_output" not in item["type"]])
     one = next(block for block in response.content if isinstance(block, ToolUseBlock))
     (block,) = result.content
@@ -335,7 +335,7 @@ def test_a_result_has_the_kind_that_its_call_asks_for(
     assert last == {**output, key: call_id}
 
 
-def test_thinking_that_share_an_id_are_kept_apart() -> None:
+def test_thinking_with_equal_ids_stays_separate() -> None:
     content = [{"type": "reasoning_text", "text": "aloud"}]
     short = [{"type": "summary_text", "text": "in short"}]
     first = {"type": "reasoning", "id": "rs_0", "summary": short, "content": content}
@@ -345,7 +345,7 @@ def test_thinking_that_share_an_id_are_kept_apart() -> None:
 
 
 @pytest.mark.row("T09")
-def test_an_id_that_comes_again_names_another_call() -> None:
+def test_repeated_wire_id_names_another_call() -> None:
     _, first, _, second, _ = messages_of(PROMPT, CALL, OUTPUT, CALL, OUTPUT)
     assert first.content[0] != second.content[0]
     assert first.content[0] == messages_of(PROMPT, CALL, OUTPUT)[1].content[0]
@@ -363,7 +363,7 @@ def test_arguments_are_an_object_or_invalid() -> None:
     assert (empty.input, empty.invalid) == ({}, None)
 
 
-def test_a_remembered_spelling_is_dropped_when_the_block_has_changed() -> None:
+def test_original_form_is_dropped_when_block_has_changed() -> None:
     _, response, _ = messages_of(PROMPT, REASONING, MESSAGE, CALL, OUTPUT)
     thought, message_text, one = response.content
     assert isinstance(thought, ThinkingBlock)
@@ -385,11 +385,11 @@ def test_a_remembered_spelling_is_dropped_when_the_block_has_changed() -> None:
     assert items_of(more)[-1] == {"type": "message", "role": "assistant", "content": "more"}
 
 
-# Messages that were born elsewhere
+# Messages of other protocols
 
 
 @pytest.mark.row("K-110", "K-111", "T02", "T06", "T26", "T66", "T75", "T100")
-def test_messages_from_elsewhere_are_written_in_this_protocol() -> None:
+def test_messages_of_other_protocols_are_encoded() -> None:
     one, two = call("f", tool_id(1), a=1), call("g", tool_id(2))
     messages = [
         system("be kind"),
@@ -434,7 +434,7 @@ def test_documents_are_files_and_text_is_text() -> None:
 
 
 @pytest.mark.row("G-048", "G-051")
-def test_a_response_from_elsewhere_is_written_as_a_response() -> None:
+def test_response_of_another_provider_is_encoded() -> None:
     one = call("f", tool_id(1), a=1)
     message = assistant(thinking("hm"), text("hi"), one)
     body = json.loads(encode_response(message, CONTEXT))
@@ -470,7 +470,7 @@ def test_a_response_from_elsewhere_is_written_as_a_response() -> None:
         },
     ],
 )
-def test_a_request_comes_back_key_for_key(body: Wire) -> None:
+def test_request_round_trip_keeps_every_key(body: Wire) -> None:
     assert round_trip(body) == body
     adapter = adapters.get(NAME)
     request = adapter.from_wire_request(body)
@@ -479,7 +479,7 @@ def test_a_request_comes_back_key_for_key(body: Wire) -> None:
     assert wire.losses == []
 
 
-def test_a_text_that_goes_on_becomes_a_list() -> None:
+def test_continued_string_input_becomes_list() -> None:
     (prompt,) = decode_request(as_json({"input": "hi"}), CONTEXT).messages
     assert items_of(prompt, assistant("ho"), user("hi")) == [
         {"role": "user", "content": "hi"},
@@ -497,7 +497,7 @@ def test_a_text_that_goes_on_becomes_a_list() -> None:
         ([], "$"),
     ],
 )
-def test_a_request_that_is_none_is_refused_with_its_place(body: Any, path: str) -> None:
+def test_invalid_request_error_names_the_place(body: Any, path: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode_request(as_json(body), CONTEXT)
     assert caught.value.path == path
@@ -532,7 +532,7 @@ TOOLS = [
 
 
 @pytest.mark.row("T113")
-def test_functions_are_ours_and_all_other_tools_stay_with_their_provider() -> None:
+def test_functions_become_tool_definitions_and_provider_tools_are_preserved() -> None:
     body = {"model": "m", "input": "hi", "tools": TOOLS}
     adapter = adapters.get(NAME)
     request = adapter.from_wire_request(body)
@@ -580,13 +580,13 @@ def test_shared_options_are_read_and_written() -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required", {"type": "web_search"}, "odd", 5])
-def test_every_choice_of_tools_comes_back(choice: Any) -> None:
+def test_every_tool_choice_round_trips(choice: Any) -> None:
     body = {"model": "m", "input": "hi", "tools": [FUNCTION], "tool_choice": choice}
     assert round_trip(body) == body
 
 
 @pytest.mark.row("T114", "T183")
-def test_options_that_would_be_refused_are_left_out_and_reported() -> None:
+def test_options_the_provider_refuses_are_omitted_with_loss() -> None:
     options = AdapterOptions(stop_sequences=("x",), top_k=1, parallel_tool_calls=False)
     wire = adapters.get(NAME).to_wire([user("hi")], (), options)
     body = json.loads(wire.body)
@@ -641,7 +641,7 @@ def test_options_that_would_be_refused_are_left_out_and_reported() -> None:
         (body_of(MESSAGE, status="cancelled"), StopReason.CANCELLED, MessageStatus.CANCELLED),
     ],
 )
-def test_how_a_response_ended_is_mapped_and_its_words_kept(
+def test_stop_reason_is_mapped_and_original_words_preserved(
     body: Wire, reason: StopReason | None, status: MessageStatus
 ) -> None:
     message = decode_response(body, CONTEXT)
@@ -675,7 +675,7 @@ def test_missing_usage_is_unknown(usage: Any) -> None:
     assert response_of(MESSAGE, usage=usage).metadata.usage is None
 
 
-def test_an_image_that_the_model_made_is_an_artifact() -> None:
+def test_generated_image_is_an_artifact() -> None:
     picture = response_of(FEATURES["a picture"][0]).content[0]
     assert isinstance(picture, ArtifactBlock)
     assert (picture.media_type, picture.source.data, picture.id) == ("image/webp", "aWY=", "ig_1")
@@ -751,26 +751,26 @@ def survives(action: Callable[[], object]) -> None:
 
 
 @given(st.binary(max_size=40) | VALUES.map(as_json))
-def test_any_bytes_are_a_value_or_an_error_of_ours(body: bytes) -> None:
+def test_any_bytes_give_value_or_typed_error(body: bytes) -> None:
     survives(lambda: decode_request(body, CONTEXT))
     survives(lambda: decode_response(body, CONTEXT))
     survives(lambda: decode_response(body, RequestContext(status=400)))
 
 
 @given(RUNS, st.dictionaries(KEYS, VALUES, max_size=4))
-def test_any_request_comes_back_or_is_refused(items: list[Wire], rest: Wire) -> None:
+def test_any_request_round_trips_or_is_refused(items: list[Wire], rest: Wire) -> None:
     request = {**rest, "input": items}
     survives(lambda: _same(round_trip(request), request))
 
 
 @given(RUNS)
-def test_any_response_comes_back_or_is_refused(output: list[Wire]) -> None:
-    def there_and_back() -> None:
+def test_any_response_round_trips_or_is_refused(output: list[Wire]) -> None:
+    def round_trip_body() -> None:
         decoded = decode(encode(decode_response(as_json(body_of(*output)), CONTEXT)))
         _same(json.loads(encode_response(decoded, CONTEXT)), body_of(*output))
         items_of(decoded)
 
-    survives(there_and_back)
+    survives(round_trip_body)
 
 
 def _same(decoded: Wire, expected: Wire) -> None:

@@ -1,4 +1,4 @@
-"""Conversations that go through OpenAI Responses and come back: nothing that is sealed is lost."""
+"""Conversations through OpenAI Responses and back lose no signature, seal or id."""
 
 import json
 from typing import Any
@@ -69,7 +69,7 @@ def stored(messages: list[Message]) -> list[Message]:
 
 
 @pytest.mark.row("T01", "T05", "T12", "T37", "T38", "T71", "M-053")
-def test_a_conversation_goes_to_responses_and_back_with_every_signature_and_id() -> None:
+def test_conversation_through_responses_keeps_every_signature_and_id() -> None:
     first = ANTHROPIC.from_wire_response(ANTHROPIC_RESPONSE, CONTEXT)
     one = first.content[3]
     assert isinstance(one, ToolUseBlock)
@@ -91,7 +91,7 @@ def test_a_conversation_goes_to_responses_and_back_with_every_signature_and_id()
 
 @needs_corpus
 @pytest.mark.row("T38", "T62", "T71")
-def test_recorded_responses_of_anthropic_survive_a_turn_of_responses() -> None:
+def test_recorded_anthropic_responses_are_unchanged_after_responses_turn() -> None:
     between = response_of(SEALED, MESSAGE)
     for exchange in corpus.responses("anthropic_messages"):
         if exchange["status"] != 200 or not exchange["response"].get("content"):
@@ -111,8 +111,8 @@ def test_recorded_responses_of_anthropic_survive_a_turn_of_responses() -> None:
 
 
 @pytest.mark.row("T71")
-def test_a_client_of_responses_keeps_the_seals_of_anthropic_for_us() -> None:
-    """The road of a gateway: the client only ever sees Responses, Anthropic answers."""
+def test_responses_client_carries_anthropic_seals_back() -> None:
+    """The gateway case: the client only sees Responses, Anthropic answers."""
     response_message = ANTHROPIC.from_wire_response(ANTHROPIC_RESPONSE, CONTEXT)
     body = json.loads(OPENAI.to_wire_response(response_message, CONTEXT))
     *_, called = body["output"]
@@ -132,7 +132,7 @@ def test_a_client_of_responses_keeps_the_seals_of_anthropic_for_us() -> None:
 
 @pytest.mark.row("T71")
 @pytest.mark.parametrize("sealed", ["metis1:", "metis1:x", "metis1:e30", "metis1:W10="])
-def test_an_envelope_that_cannot_be_opened_goes_to_nobody(sealed: str) -> None:
+def test_unreadable_envelope_is_sent_to_no_provider(sealed: str) -> None:
     item = {**SEALED, "encrypted_content": sealed}
     body = {"model": "m", "input": [PROMPT, item, MESSAGE]}
     request = OPENAI.from_wire_request(body)
@@ -142,7 +142,7 @@ def test_an_envelope_that_cannot_be_opened_goes_to_nobody(sealed: str) -> None:
 
 
 @pytest.mark.row("T62", "T63")
-def test_what_openai_sealed_goes_to_openai_only() -> None:
+def test_openai_seals_are_sent_only_to_openai() -> None:
     talk = [user("hi"), response_of(REASONING, MESSAGE, CALL)]
     talk.append(tool("ok", answers=next(iter(_calls(talk[1]))).id))
     items, losses = input_of(stored(talk))
@@ -179,7 +179,7 @@ def test_ids_of_another_host_are_not_sent() -> None:
 
 
 @pytest.mark.row("T07")
-def test_a_provider_that_keeps_nothing_is_sent_no_ids() -> None:
+def test_provider_without_storage_is_sent_no_item_ids() -> None:
     talk = [user("hi"), response_of(SEALED, MESSAGE, CALL)]
     talk.append(tool("ok", answers=_calls(talk[1])[0].id))
     items, losses = input_of(talk, store=False)
@@ -190,7 +190,7 @@ def test_a_provider_that_keeps_nothing_is_sent_no_ids() -> None:
 
 
 @pytest.mark.row("T07", "T64")
-def test_thinking_that_is_only_a_name_goes_where_the_name_is_known() -> None:
+def test_reasoning_reference_is_sent_only_to_its_issuer() -> None:
     named: Wire = {"type": "reasoning", "id": "rs_5", "summary": []}
     talk = [user("hi"), response_of(named, MESSAGE)]
     items, losses = input_of(talk)
@@ -204,7 +204,7 @@ def test_thinking_that_is_only_a_name_goes_where_the_name_is_known() -> None:
 
 
 @pytest.mark.row("T64")
-def test_unsealed_thinking_of_a_response_that_broke_off_are_dropped() -> None:
+def test_unsealed_thinking_of_truncated_response_is_dropped() -> None:
     response_message = response_of({"type": "reasoning", "id": "rs_5", "summary": []}, MESSAGE)
     metadata = replace(response_message.metadata, status=MessageStatus.CANCELLED)
     items, losses = input_of(
@@ -216,7 +216,7 @@ def test_unsealed_thinking_of_a_response_that_broke_off_are_dropped() -> None:
 
 
 @pytest.mark.row("T67")
-def test_after_a_response_that_is_kept_only_what_is_new_is_sent() -> None:
+def test_only_new_items_are_sent_after_stored_response() -> None:
     response_message = response_of(REASONING, CALL)
     talk = [user("hi"), response_message, tool("ok", answers=_calls(response_message)[0].id)]
     items, losses = input_of(talk, previous_response_id="resp_1")
@@ -227,7 +227,7 @@ def test_after_a_response_that_is_kept_only_what_is_new_is_sent() -> None:
 
 
 @pytest.mark.row("T20")
-def test_a_result_without_a_call_is_text_unless_the_provider_has_the_call() -> None:
+def test_result_without_call_is_text_unless_provider_stores_the_call() -> None:
     talk = [user("hi"), tool("ok", answers=tool_id(7))]
     items, losses = input_of(talk)
     assert [item.get("type") for item in items] == [None, None]
@@ -253,7 +253,7 @@ def test_citations_stay_with_their_issuer() -> None:
     "name",
     ["a search of the web", "a compaction", "tools of a server", "code that was run", "a picture"],
 )
-def test_what_the_provider_made_itself_stays_with_it(name: str) -> None:
+def test_provider_generated_items_are_sent_only_to_that_provider(name: str) -> None:
     output = [item for item in FEATURES[name] if item.get("role") != "user"]
     output = [item for item in output if item.get("type") != "mcp_approval_response"]
     talk = [user("hi"), response_of(*output), user("more")]
@@ -273,7 +273,7 @@ def test_what_the_provider_made_itself_stays_with_it(name: str) -> None:
         ("application/zip", "text", 1),
     ],
 )
-def test_the_type_of_a_file_decides_what_others_get(
+def test_file_type_decides_encoding_for_other_providers(
     media_type: str, kind: str, losses: int
 ) -> None:
     part = {"type": "input_file", "filename": "a", "file_data": f"data:{media_type};base64,YSxi"}
@@ -284,7 +284,7 @@ def test_the_type_of_a_file_decides_what_others_get(
     assert (block["type"], len(wire.losses)) == (kind, losses)
 
 
-def test_custom_calls_go_to_other_protocols_as_calls() -> None:
+def test_custom_calls_are_tool_calls_in_other_protocols() -> None:
     request = OPENAI.from_wire_request({"model": "m", "input": [PROMPT, CUSTOM, CUSTOM_OUTPUT]})
     messages = json.loads(ANTHROPIC.to_wire(request.messages).body)["messages"]
     assert messages[1]["content"][0]["name"] == "sql"
@@ -292,8 +292,8 @@ def test_custom_calls_go_to_other_protocols_as_calls() -> None:
 
 
 @pytest.mark.row("T62")
-def test_thinking_is_never_separated_from_what_follows_it() -> None:
-    """Whatever else is in the conversation, the items of an answer stay together, in order."""
+def test_reasoning_is_never_separated_from_next_item() -> None:
+    """The items of a response stay together in order, for any conversation."""
     one = call("f", tool_id(1))
     response_message = response_of(SEALED, MESSAGE, REASONING, CALL)
     talk = [

@@ -1,3 +1,5 @@
+"""OpenAI Responses streams in both directions."""
+
 import json
 import random
 from itertools import pairwise
@@ -51,7 +53,7 @@ _FLAT = MessageStart | MessageComplete | StreamError | UsageUpdate
 
 
 def thinking_texts(*pieces: Wire) -> list[str]:
-    """Return the thinking deltas of a reasoning item that comes in these pieces."""
+    """Return the thinking deltas of a reasoning item that arrives in the given pieces."""
     decoder = FastResponsesStreamDecoder(CONTEXT)
     item: Wire = {"type": "reasoning", "id": "rs_1", "summary": []}
     added: Wire = {"type": "response.output_item.added", "output_index": 0, "item": item}
@@ -60,7 +62,7 @@ def thinking_texts(*pieces: Wire) -> list[str]:
     return [event.text for event in events_of_stream if isinstance(event, ThinkingDelta)]
 
 
-def test_each_piece_of_thinking_is_reported_once() -> None:
+def test_each_thinking_delta_is_reported_once() -> None:
     def summary(index: int, delta: str) -> Wire:
         kind = "response.reasoning_summary_text.delta"
         return {"type": kind, "summary_index": index, "delta": delta}
@@ -75,7 +77,7 @@ def test_each_piece_of_thinking_is_reported_once() -> None:
         "d",
     ]
     assert thinking_texts(clear("a"), summary(0, "s"), clear("b")) == ["a", "b"]
-    # The reasoning text replaces a summary; as much as was reported is not reported again.
+    # The reasoning text replaces a summary; the part that was reported is not reported again.
     assert thinking_texts(summary(0, "abc"), clear("wo"), clear("rds")) == ["abc", "ds"]
     many = [summary(0, str(number)) for number in range(500)]
     assert thinking_texts(*many) == [str(number) for number in range(500)]
@@ -99,7 +101,7 @@ def end_event(*output: Wire, kind: str = "completed", **rest: Any) -> Wire:
 
 
 def item_events(index: int, item: Wire) -> list[Wire]:
-    """The events in which a provider could have sent an item."""
+    """Return the events in which a provider could have sent an item."""
     keys: Wire = {"output_index": index, "item_id": item.get("id")}
     bare: Wire = {**item, "status": "in_progress"} if "status" in item else dict(item)
     deltas: list[Wire] = []
@@ -193,7 +195,7 @@ def accumulated(events: list[StreamEvent]) -> list[ContentBlock]:
 
 
 def comparable(blocks: Any) -> list[Any]:
-    """Return what a user sees of blocks."""
+    """Return the content of blocks that a user sees."""
     return [
         (block.id, block.name, block.input)
         if isinstance(block, ToolUseBlock)
@@ -203,7 +205,7 @@ def comparable(blocks: Any) -> list[Any]:
 
 
 def without_ids(events: list[StreamEvent]) -> list[Any]:
-    """The events without what differs from decoder to decoder."""
+    """Return the events without values that differ from decoder to decoder."""
     bodies: list[Any] = []
     for event in events:
         wire = msgspec.to_builtins(event, enc_hook=_shown)
@@ -225,7 +227,7 @@ def streams() -> list[Exchange]:
 
 @needs_whole_corpus
 @pytest.mark.row("K-116", "K-118", "K-119", "K-129", "T65", "T121", "T122", "T131", "T136")
-def test_every_recorded_stream_adds_up_to_its_message() -> None:
+def test_recorded_stream_deltas_add_up_to_message() -> None:
     assert len(streams()) == 47
     for exchange in streams():
         context = RequestContext(status=200, provider=exchange["provider"])
@@ -241,7 +243,7 @@ def test_every_recorded_stream_adds_up_to_its_message() -> None:
 
 @needs_corpus
 @pytest.mark.row("T121", "T122")
-def test_a_recorded_stream_gives_the_same_events_wherever_it_is_cut() -> None:
+def test_recorded_streams_give_equal_events_for_any_chunking() -> None:
     chance = random.Random(7)  # noqa: S311 - cuts, no secrets
     for exchange in streams():
         data: bytes = exchange["sse"].encode()
@@ -253,7 +255,7 @@ def test_a_recorded_stream_gives_the_same_events_wherever_it_is_cut() -> None:
 
 @needs_corpus
 @pytest.mark.row("T121", "T122")
-def test_a_short_recorded_stream_can_be_cut_at_every_byte() -> None:
+def test_short_recorded_stream_gives_equal_events_cut_at_every_byte() -> None:
     exchange = min(streams(), key=lambda found: len(found["sse"]))
     data: bytes = exchange["sse"].encode()[:6000]
     all_events = without_ids(read(data, []))
@@ -270,7 +272,7 @@ def read(data: bytes, cuts: list[int]) -> list[StreamEvent]:
 
 @needs_corpus
 @pytest.mark.row("T65")
-def test_every_recorded_response_is_the_same_when_it_is_streamed() -> None:
+def test_recorded_responses_decode_equally_when_streamed() -> None:
     for exchange in corpus.responses("openai_responses"):
         body = exchange["response"]
         if not body.get("output") or body["status"] != "completed":
@@ -289,7 +291,7 @@ def test_every_recorded_response_is_the_same_when_it_is_streamed() -> None:
 
 
 @needs_corpus
-def test_every_recorded_stream_survives_a_second_stream() -> None:
+def test_recorded_streams_round_trip_through_stream_encoder() -> None:
     for exchange in streams():
         context = RequestContext(status=200, provider="openai-responses")
         events, message = play(exchange["sse"].encode(), context=context)
@@ -334,7 +336,7 @@ def _has_text(item: Wire) -> bool:
 
 
 @pytest.mark.row("K-116", "K-129", "M-230", "M-232")
-def test_a_stream_is_the_plain_response_in_pieces() -> None:
+def test_stream_decodes_to_message_of_plain_response() -> None:
     output = [REASONING, MESSAGE, CALL]
     events = [event for n, item in enumerate(output) for event in item_events(n, item)]
     reported, message = play(*stream_of(*start_events(), *events, end_event(*output)))
@@ -370,7 +372,7 @@ def test_a_stream_is_the_plain_response_in_pieces() -> None:
 
 
 @pytest.mark.row("T126", "K-129")
-def test_items_that_grow_at_once_are_reported_one_after_the_other() -> None:
+def test_interleaved_items_are_reported_sequentially() -> None:
     other = {**CALL, "id": "fc_2", "call_id": "call_2", "arguments": '{"b":2}'}
     first, second = item_events(0, CALL), item_events(1, other)
     message_events = item_events(2, MESSAGE)
@@ -391,8 +393,8 @@ def test_items_that_grow_at_once_are_reported_one_after_the_other() -> None:
 
 @pytest.mark.row("T136")
 @pytest.mark.parametrize("keep", range(6))
-def test_servers_may_leave_parts_out(keep: int) -> None:
-    """Whatever is left out, the message is the same as long as one form of it is complete."""
+def test_stream_with_omitted_events_gives_same_message(keep: int) -> None:
+    """The message is the same as long as one form of each part is complete."""
     output = [SEALED, MESSAGE, CALL]
     events = [event for n, item in enumerate(output) for event in item_events(n, item)]
     nothing = [*start_events()[:1], end_event(*output)]
@@ -415,7 +417,7 @@ def test_servers_may_leave_parts_out(keep: int) -> None:
     assert comparable(accumulated(reported)) == comparable(message.content)
 
 
-def test_a_stream_of_deltas_alone_is_put_together() -> None:
+def test_stream_of_deltas_only_is_assembled() -> None:
     keys: Wire = {"item_id": "msg_1", "output_index": 0}
     events: list[Wire] = [
         {**keys, "type": "response.output_text.delta", "delta": "a"},
@@ -480,7 +482,7 @@ def test_an_incomplete_response_is_a_response(reason: str, expected: StopReason)
         (end_event(kind="cancelled", status="cancelled"), "OtherProviderError", "cancelled"),
     ],
 )
-def test_an_error_ends_the_stream_and_keeps_what_came(
+def test_error_event_ends_stream_and_keeps_partial_message(
     bad: Wire, kind: str, message_events: str
 ) -> None:
     reported, message = play(*stream_of(*start_events(), *item_events(0, MESSAGE)[:-1], bad))
@@ -493,7 +495,7 @@ def test_an_error_ends_the_stream_and_keeps_what_came(
 
 
 @pytest.mark.row("M-078", "T131")
-def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
+def test_truncated_stream_is_an_error_with_partial_message() -> None:
     reported, message = play(*stream_of(*start_events(), *item_events(0, CALL)[:2]))
     last = reported[-1]
     assert isinstance(last, StreamError)
@@ -504,7 +506,7 @@ def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
 
 
 @pytest.mark.row("T189")
-def test_a_response_that_is_no_stream_is_read_all_the_same() -> None:
+def test_plain_response_in_place_of_stream_is_decoded() -> None:
     reported, message = play(json.dumps(response(REASONING, MESSAGE, usage=USAGE)).encode())
     assert isinstance(reported[-1], MessageComplete)
     assert [block.type for block in message.content] == ["thinking", "text"]
@@ -514,7 +516,7 @@ def test_a_response_that_is_no_stream_is_read_all_the_same() -> None:
     assert last.error_class == "AuthenticationError"
 
 
-def test_a_queued_response_begins_later() -> None:
+def test_queued_response_starts_when_in_progress() -> None:
     queued = {"type": "response.queued", "response": response(status="queued")}
     reported, message = play(
         *stream_of(queued, *start_events(), *item_events(0, MESSAGE), end_event(MESSAGE))
@@ -523,7 +525,7 @@ def test_a_queued_response_begins_later() -> None:
     assert len(message.content) == 1
 
 
-def test_the_message_can_be_asked_for_at_any_moment() -> None:
+def test_partial_message_is_available_at_any_time() -> None:
     decoder = FastResponsesStreamDecoder(CONTEXT)
     counts: list[int] = []
     for piece in stream_of(
@@ -548,7 +550,7 @@ def test_custom_calls_are_streamed_without_deltas_of_json() -> None:
     assert not any(isinstance(event, ToolUseInputDelta) for event in reported)
 
 
-# Written streams
+# Encoded streams
 
 
 EVENT = pydantic.TypeAdapter[Any](sdk.ResponseStreamEvent)
@@ -560,7 +562,7 @@ def frames_of(data: bytes) -> list[Wire]:
 
 
 @pytest.mark.row("M-201", "K-113")
-def test_events_are_written_as_the_whole_sequence_that_clients_wait_for() -> None:
+def test_encoded_stream_has_full_event_sequence() -> None:
     one = call("f", tool_id(1), a=1)
     message = assistant(thinking("hm", signature="s", issuer="anthropic"), text("hi"), one)
     message_id = message.id
@@ -646,12 +648,12 @@ def test_an_error_is_written_as_a_failed_response() -> None:
     assert message.content == (TextBlock("half"),)
 
 
-def test_a_stream_that_nobody_ended_is_closed() -> None:
+def test_stream_without_end_event_is_closed() -> None:
     assert frames_of(encode_all([TextDelta("m1", 0, "half")]))[-1]["type"] == "response.incomplete"
     assert encode_all([]) == b""
 
 
-def test_whole_blocks_are_written_for_clients_that_understand_them() -> None:
+def test_whole_blocks_are_encoded_as_items() -> None:
     image = decode_response(response(FEATURES["a picture"][0]), CONTEXT).content[0]
     blocks: list[ContentBlock] = [
         RedactedThinkingBlock("sealed", issuer="anthropic"),
@@ -742,7 +744,7 @@ def test_any_events_give_events_in_order(wires: list[Wire]) -> None:
     encode_all(reported)
 
 
-def test_items_that_the_final_response_leaves_out_stay_where_they_were() -> None:
+def test_items_missing_in_final_response_keep_their_position() -> None:
     other = {**CALL, "id": "fc_2", "call_id": "call_2"}
     pieces = [*start_events(), *item_events(0, CALL), *item_events(1, MESSAGE)]
     pieces += [*item_events(2, other), end_event(MESSAGE)]
@@ -751,7 +753,7 @@ def test_items_that_the_final_response_leaves_out_stay_where_they_were() -> None
     assert comparable(accumulated(events)) == comparable(message.content)
 
 
-def test_a_call_with_another_type_in_the_final_response_is_one_call() -> None:
+def test_call_with_other_type_in_final_response_is_one_call() -> None:
     final: Wire = {"type": "tool_search_call", "call_id": CALL["call_id"], "id": "tsc_1"}
     _, message = play(*stream_of(*start_events(), *item_events(0, CALL), end_event(final)))
     assert len(message.content) == 1

@@ -1,6 +1,6 @@
-"""A conversation that walks through all protocols: who issued something gets it back, no one else.
+"""A conversation through all protocols: signatures and ids return only to their issuer.
 
-Between the turns it is stored as JSON and read again, as a session that lives on would be.
+Between the turns it is stored as JSON and loaded again, like a resumed session.
 """
 
 import json
@@ -160,7 +160,7 @@ ANSWERS: dict[str, Wire] = {
         "done_reason": "stop",
     },
 }
-"""What each provider says in its turn; every answer calls a tool."""
+"""The response of each provider in its turn; every response calls a tool."""
 ISSUED: dict[str, set[str]] = {
     "anthropic": {
         "c2VhbC1vZi1hbnRocm9waWM=",
@@ -178,7 +178,7 @@ ISSUED: dict[str, set[str]] = {
     "openai-responses": {"c2VhbC1vZi1vcGVuYWk=", "rs_1", "call_responses_1"},
     "ollama": {"Thought at home.", "ollama_1"},
 }
-"""The signatures and ids of each provider, which nobody else may be sent."""
+"""The signatures and ids of each provider, which no other provider may receive."""
 
 
 def stored(messages: list[Message]) -> list[Message]:
@@ -186,7 +186,7 @@ def stored(messages: list[Message]) -> list[Message]:
 
 
 def sent(name: str, talk: list[Message]) -> WireRequest:
-    """The request to a provider, which its SDK lets pass and in which every call is answered."""
+    """Return a request that the SDK's types accept and in which every call has a result."""
     options = AdapterOptions(
         max_output_tokens=1000, model="qwen3" if name == "ollama" else None, stream=False
     )
@@ -200,7 +200,7 @@ def sent(name: str, talk: list[Message]) -> WireRequest:
 
 
 def without_ids(value: Any) -> Any:
-    """A body of Ollama without ids, which newer servers take but the SDK's types do not know."""
+    """Return an Ollama body without ids, which newer servers accept and the SDK's types lack."""
     if isinstance(value, list):
         return [without_ids(item) for item in maybe_list(value)]
     if not isinstance(value, dict):
@@ -210,15 +210,15 @@ def without_ids(value: Any) -> Any:
 
 
 def foreign(name: str, body: bytes) -> set[str]:
-    """What others issued, and a provider is told nevertheless."""
+    """Return the signatures and ids of other providers in a request."""
     said = body.decode()
     return {
         one for other, all_ in ISSUED.items() if other != name for one in all_ if f'"{one}"' in said
     }
 
 
-def walk() -> list[Message]:
-    """The conversation after each provider has had its turn."""
+def conversation_through_all() -> list[Message]:
+    """Return the conversation after a turn with each provider."""
     talk = [user("What is on it?", image(PICTURE))]
     for name, body in ANSWERS.items():
         wire = sent(name, talk)
@@ -231,8 +231,8 @@ def walk() -> list[Message]:
 
 
 @pytest.mark.row("T204")
-def test_t204_anthropic_gets_back_every_signature_and_id_after_a_walk_through_all() -> None:
-    talk = walk()
+def test_t204_anthropic_receives_its_signatures_and_ids_after_turns_with_all_providers() -> None:
+    talk = conversation_through_all()
     wire = sent("anthropic", talk)
     turns = json.loads(wire.body)["messages"]
     assert turns[1]["content"] == FIRST["content"]
@@ -244,8 +244,8 @@ def test_t204_anthropic_gets_back_every_signature_and_id_after_a_walk_through_al
 
 @pytest.mark.row("T38", "T204")
 @pytest.mark.parametrize("name", ANSWERS)
-def test_whoever_issued_something_gets_it_back_and_nobody_else_does(name: str) -> None:
-    wire = sent(name, walk())
+def test_signatures_and_ids_are_sent_only_to_their_issuer(name: str) -> None:
+    wire = sent(name, conversation_through_all())
     assert [one for one in ISSUED[name] if f'"{one}"' not in wire.body.decode()] == []
     assert foreign(name, wire.body) == set()
     assert wire.body.count(PICTURE.encode()) > 1 or name == "ollama"

@@ -1,4 +1,4 @@
-"""What the official SDKs' types allow goes through key for key, and elsewhere in valid words."""
+"""Exchanges drawn from the SDKs' types round-trip, and are valid for other targets."""
 
 import json
 from typing import Any
@@ -42,16 +42,16 @@ def faults(protocol: str, **parts: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_requests_come_back_key_for_key(protocol: str) -> None:
+def test_requests_round_trip_with_every_key(protocol: str) -> None:
     drawn = {seed: draw_request(protocol, seed) for seed in SEEDS}
     broken = {seed: faults(protocol, request=body) for seed, body in drawn.items()}
     assert {seed: found for seed, found in broken.items() if found} == {}
 
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_responses_come_back_key_for_key(protocol: str) -> None:
+def test_responses_round_trip_with_every_key(protocol: str) -> None:
     drawn = {seed: draw_response(protocol, seed) for seed in SEEDS}
-    # The SDK's type of Gemini takes a response that says nothing at all; no server sends one.
+    # The Gemini SDK's type accepts an empty response, which no server sends.
     told = ("candidates", "promptFeedback", "usageMetadata")
     broken = {
         seed: faults(protocol, response=body)
@@ -63,7 +63,7 @@ def test_responses_come_back_key_for_key(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
 @pytest.mark.parametrize("target", MODELS)
-def test_moved_requests_are_valid_at_the_target(protocol: str, target: str) -> None:
+def test_requests_are_valid_for_other_targets(protocol: str, target: str) -> None:
     if PROVIDERS[protocol] == target:
         return
     source, other = adapters.get(PROVIDERS[protocol]), adapters.get(target)
@@ -74,7 +74,7 @@ def test_moved_requests_are_valid_at_the_target(protocol: str, target: str) -> N
         try:
             wire = other.to_wire(request.messages, request.tools, options)
         except InvalidValueError as error:
-            # A drawn request may have nothing but blank texts, which no provider accepts.
+            # A drawn request may have only blank texts, which no provider accepts.
             if "nothing of the messages can be sent" in error.reason:
                 continue
             raise
@@ -85,7 +85,7 @@ def test_moved_requests_are_valid_at_the_target(protocol: str, target: str) -> N
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
 @pytest.mark.parametrize("client", PROVIDERS)
-def test_served_answers_are_valid_for_the_client(protocol: str, client: str) -> None:
+def test_responses_are_valid_for_clients_of_other_protocols(protocol: str, client: str) -> None:
     if protocol == client:
         return
     source, other = adapters.get(PROVIDERS[protocol]), adapters.get(PROVIDERS[client])
@@ -94,7 +94,7 @@ def test_served_answers_are_valid_for_the_client(protocol: str, client: str) -> 
         try:
             message = source.from_wire_response(draw_response(protocol, seed))
         except MetisError:
-            continue  # a failure, or no answer at all
+            continue  # a failure, or an empty response
         body = json.loads(other.to_wire_response(message))
         broken[seed] = answer_complaints(client, body)
     assert {seed: found for seed, found in broken.items() if found} == {}
@@ -108,6 +108,6 @@ def answer_complaints(client: str, body: Any) -> list[str]:
         kinds(client)[1].model_validate(body)
     except pydantic.ValidationError as error:
         found = [".".join(map(str, each["loc"])) for each in error.errors()]
-        # An end that is no clean one has no word among the SDK's, and shall not look like a stop.
+        # The SDK has no stop reason for an unclean end, which must not look like a normal stop.
         return [place for place in found if not place.endswith("finish_reason")]
     return []

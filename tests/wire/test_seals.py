@@ -1,4 +1,4 @@
-"""Seals: enveloped for clients of other protocols, and back at their issuer bit for bit."""
+"""Seals are enveloped for clients of other protocols and return to their issuer unchanged."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ from metis.wire.seals import (
     read_envelope,
     write_envelope,
 )
-from test_written_streams import RECORDINGS, Response, responses
+from test_stream_round_trip import RECORDINGS, Response, responses
 
 CONTEXT = RequestContext(session_id="sess_seals")
 SIGNATURE, HIDDEN = "c2lnbmF0dXJlIG9mIEFudGhyb3BpYw==", "cmVkYWN0ZWQgYnkgQW50aHJvcGlj"
@@ -79,21 +79,21 @@ def broken(client: Adapter, step: int) -> dict[str, list[str]]:
 @needs_corpus
 @pytest.mark.row("T71")
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_seals_get_back_from_clients_of_every_protocol(name: str) -> None:
+def test_seals_return_from_clients_of_every_protocol(name: str) -> None:
     assert broken(adapters.get(name), 10) == {}
 
 
 @needs_corpus
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_all_recorded_seals_get_back(name: str) -> None:
+def test_all_recorded_seals_return(name: str) -> None:
     assert broken(adapters.get(name), 1) == {}
 
 
 @pytest.mark.parametrize("second", RECORDINGS)
 @pytest.mark.parametrize("first", RECORDINGS)
-def test_a_second_gateway_does_no_harm(first: str, second: str) -> None:
-    """A client of one gateway, which is a client of another one, which Anthropic answers."""
+def test_seals_return_through_two_gateways(first: str, second: str) -> None:
+    """A gateway whose provider is another gateway, which Anthropic answers."""
     inner, outer = adapters.get(first), adapters.get(second, account="of the client")
     if "ollama" in (first, second):
         return
@@ -108,8 +108,8 @@ def test_a_second_gateway_does_no_harm(first: str, second: str) -> None:
     assert sorted(back) == sorted((SIGNATURE, HIDDEN))
 
 
-def test_thinking_behind_a_call_comes_back_where_clients_moved_the_call() -> None:
-    """Chat has calls behind all text: thinking between a call and a text splits the joined text."""
+def test_thinking_after_call_keeps_position_when_client_moves_the_call() -> None:
+    """Chat has calls after all text: thinking between a call and a text splits the joined text."""
     call = CLAUDE["content"][-1]
     parts = [
         {"type": "text", "text": "One "},
@@ -140,7 +140,7 @@ def test_thinking_behind_a_call_comes_back_where_clients_moved_the_call() -> Non
 @pytest.mark.parametrize("name", ["openai", "ollama"])
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("has_calls", [False, True])
-def test_what_a_client_does_not_keep_is_looked_up(
+def test_seals_dropped_by_client_are_looked_up(
     name: str, *, is_stream: bool, has_calls: bool
 ) -> None:
     stored: dict[str, str] = {}
@@ -176,7 +176,7 @@ def test_what_a_client_does_not_keep_is_looked_up(
     assert seals_of(client.from_wire_request(history, CONTEXT).messages[1]) == []
 
 
-def test_seals_of_one_account_reach_no_other() -> None:
+def test_seals_of_one_account_are_not_sent_for_another() -> None:
     first, second = (adapters.get("anthropic", account=name) for name in ("one", "two"))
     answer = first.from_wire_response(CLAUDE, CONTEXT)
     face = adapters.get("anthropic")
@@ -195,7 +195,7 @@ def test_seals_of_one_account_reach_no_other() -> None:
 
 
 @given(st.text(), st.text(), st.sampled_from(["signature", "data"]), st.none() | st.text())
-def test_an_envelope_holds_any_seal(issuer: str, value: str, kind: Any, item: str | None) -> None:
+def test_any_seal_fits_an_envelope(issuer: str, value: str, kind: Any, item: str | None) -> None:
     seal = Seal(issuer, value, kind, item, None, 3, (1, 2))
     envelope = write_envelope(seal)
     assert envelope is not None
@@ -207,20 +207,20 @@ def test_an_envelope_holds_any_seal(issuer: str, value: str, kind: Any, item: st
 
 
 @given(st.binary(max_size=80), st.integers(0, 200))
-def test_a_damaged_envelope_is_never_opened(data: bytes, place: int) -> None:
+def test_damaged_envelope_is_refused(data: bytes, place: int) -> None:
     envelope = write_envelope(Seal("anthropic", "x" * 50)) or ""
     index = 16 + place % (len(envelope) - 16)
     other = envelope[:index] + ("A" if envelope[index] != "A" else "B") + envelope[index + 1 :]
     opened = read_envelope(other)
-    assert opened is None or opened == read_envelope(envelope)  # bits behind the end
+    assert opened is None or opened == read_envelope(envelope)  # bits after the end
     assert read_envelope(envelope[:16] + base64.b64encode(data).decode()) is None
 
 
-def test_an_envelope_has_a_limit() -> None:
+def test_oversized_envelope_is_refused() -> None:
     assert write_envelope(Seal("anthropic", "x" * MAX_ENVELOPE_CHARS)) is None
 
 
-def test_a_forged_envelope_sends_only_its_own_bytes() -> None:
+def test_forged_envelope_gives_only_its_own_bytes() -> None:
     client = adapters.get("openai")
     forged = write_envelope(Seal("anthropic", "forged by the client"))
     detail = {"type": "reasoning.text", "text": "mine", "signature": forged}

@@ -1,4 +1,4 @@
-"""A request without a session gives the same bytes in every process, and extends earlier ones."""
+"""A request without a session has equal bytes in every process, and extends earlier ones."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ PROVIDERS = {
     "openai_responses": "openai-responses",
 }
 SAMPLE = 6
-"""How many recorded requests of each protocol are looked at in every run."""
+"""The number of recorded requests per protocol in every run."""
 SCRIPT = "import test_stable_bytes as test; print(test.digest_of_all())"
 
 
@@ -36,7 +36,7 @@ def longest_requests(protocol: str) -> Iterator[dict[str, Any]]:
 
 
 def digest_of_all() -> str:
-    """A digest of what every provider receives of clients of every other one."""
+    """Return a digest of the requests to every provider from clients of every other one."""
     digest = hashlib.sha256()
     targets = [adapters.get(name) for name in PROVIDERS.values()]
     for protocol, name in PROVIDERS.items():
@@ -66,7 +66,7 @@ def test_requests_extend_the_requests_before_them(protocol: str) -> None:
 
 
 @corpus.needs_corpus
-def test_other_processes_write_the_same_bytes() -> None:
+def test_other_processes_encode_equal_bytes() -> None:
     tests = Path(__file__).parent
     path = os.pathsep.join(map(str, (tests, tests.parent)))
     digests = {

@@ -1,4 +1,4 @@
-"""What a client sees of a stream that another provider wrote, or that was never finished."""
+"""Streams encoded for clients: foreign, unfinished, cancelled and failed responses."""
 
 import json
 from typing import Any
@@ -44,7 +44,7 @@ def payloads(data: bytes) -> list[dict[str, Any]]:
 
 
 def end_of(name: str, body: dict[str, Any]) -> Any:
-    """Why an answer ended, as it is told."""
+    """Return the stop reason in an encoded stream."""
     if name == "openai":
         return body["choices"][0]["finish_reason"]
     return body["stop_reason" if name == "anthropic" else "stopReason"]
@@ -59,9 +59,7 @@ def ended(reason: StopReason) -> MessageComplete:
 @pytest.mark.row("T131", "T132")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("events", [(), (START,), (START, HI)])
-def test_a_stream_that_breaks_off_ends_in_an_error(
-    name: str, events: tuple[StreamEvent, ...]
-) -> None:
+def test_truncated_stream_ends_in_error(name: str, events: tuple[StreamEvent, ...]) -> None:
     data = write(name, *events)
     last = read(name, data)[-1]
     assert isinstance(last, StreamError)
@@ -73,7 +71,7 @@ def test_a_stream_that_breaks_off_ends_in_an_error(
 @pytest.mark.row("T162", "T164")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("reason", [StopReason.ERROR, StopReason.CANCELLED])
-def test_an_answer_that_failed_or_was_cancelled_is_no_clean_end(
+def test_failed_or_cancelled_response_has_no_normal_stop_reason(
     name: str, reason: StopReason
 ) -> None:
     last = read(name, write(name, START, HI, ended(reason)))[-1]
@@ -85,7 +83,7 @@ def test_an_answer_that_failed_or_was_cancelled_is_no_clean_end(
 
 @pytest.mark.row("T164")
 @pytest.mark.parametrize("name", NAMES)
-def test_an_answer_that_was_cancelled_later_is_no_clean_end_either(name: str) -> None:
+def test_response_cancelled_later_has_no_normal_stop_reason(name: str) -> None:
     adapter = adapters.get(name)
     decoder = adapter.stream_decoder(CONTEXT)
     decoder.feed(write(name, START, HI, ended(StopReason.END_TURN)))
@@ -99,7 +97,7 @@ def test_an_answer_that_was_cancelled_later_is_no_clean_end_either(name: str) ->
 @pytest.mark.row("T131", "T164")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("reason", [StopReason.UNKNOWN, StopReason("brand_new")])
-def test_an_end_that_nobody_knows_is_not_told_as_a_stop(name: str, reason: StopReason) -> None:
+def test_unknown_stop_reason_is_not_encoded_as_stop(name: str, reason: StopReason) -> None:
     last = read(name, write(name, START, HI, ended(reason)))[-1]
     assert isinstance(last, MessageComplete)
     assert last.stop_reason is StopReason.UNKNOWN
@@ -109,7 +107,7 @@ def test_an_end_that_nobody_knows_is_not_told_as_a_stop(name: str, reason: StopR
 
 
 @pytest.mark.row("T158")
-def test_a_pause_is_not_the_end_of_an_answer_elsewhere() -> None:
+def test_pause_is_not_encoded_as_end_in_other_protocols() -> None:
     *_, last = payloads(write("openai", START, HI, ended(StopReason.PAUSE)))
     assert any(
         choice["finish_reason"] == "length"
@@ -120,7 +118,7 @@ def test_a_pause_is_not_the_end_of_an_answer_elsewhere() -> None:
 
 
 @pytest.mark.row("T132", "T188")
-def test_an_error_keeps_its_kind() -> None:
+def test_error_keeps_its_class() -> None:
     failed = StreamError("01", "RateLimitError", "slow down")
     (anthropic,) = payloads(write("anthropic", failed))
     (openai,) = payloads(write("openai", failed))
@@ -140,7 +138,7 @@ def test_a_stream_without_a_start_gets_one(name: str) -> None:
 @pytest.mark.parametrize(
     "event", [ToolUseInputDelta("01", 0, "tu_1", "{"), ToolUseEnd("01", 0, "tu_1", {})]
 )
-def test_a_piece_of_a_call_that_has_not_begun_is_refused(name: str, event: StreamEvent) -> None:
+def test_delta_of_unopened_call_is_refused(name: str, event: StreamEvent) -> None:
     encoder = adapters.get(name).stream_encoder(CONTEXT)
     encoder.encode(START)
     with pytest.raises(EncodeError, match="tu_1 has not begun"):
@@ -148,7 +146,7 @@ def test_a_piece_of_a_call_that_has_not_begun_is_refused(name: str, event: Strea
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_follows_the_end(name: str) -> None:
+def test_event_after_end_is_refused(name: str) -> None:
     encoder = adapters.get(name).stream_encoder(CONTEXT)
     encoder.encode(START)
     encoder.encode(ended(StopReason.END_TURN))
@@ -157,7 +155,7 @@ def test_nothing_follows_the_end(name: str) -> None:
 
 @pytest.mark.row("T32")
 @pytest.mark.parametrize("name", NAMES)
-def test_invalid_arguments_come_through_as_they_were(name: str) -> None:
+def test_invalid_arguments_are_encoded_unchanged(name: str) -> None:
     asked = call("f", tool_id())
     invalid = InvalidInput('{"a":', "unexpected end")
     events = read(
@@ -178,7 +176,7 @@ def test_invalid_arguments_come_through_as_they_were(name: str) -> None:
 @pytest.mark.row("M-050", "M-169")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("other", NAMES)
-def test_a_call_keeps_the_id_of_its_provider_in_its_own_protocol(name: str, other: str) -> None:
+def test_call_keeps_wire_id_in_its_own_protocol(name: str, other: str) -> None:
     source = write(
         name,
         replace(START, protocol=adapters.get(name).profile.protocol),

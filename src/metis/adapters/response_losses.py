@@ -136,7 +136,7 @@ _MAPPED_KEYS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
 }
 """The keys of responses that blocks and metadata stand for, by the path of their object.
 
-`tests/wire/test_sdk_answers.py` compares it with what the codecs read of every field that the
+`tests/wire/test_sdk_responses.py` compares it with what the codecs read of every field that the
 official SDKs have types for.
 """
 

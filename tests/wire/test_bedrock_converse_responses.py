@@ -1,4 +1,4 @@
-"""Answers of Bedrock Converse, and those of others in its words: botocore's parsers read them."""
+"""Bedrock Converse responses, from the service and of other providers; botocore parses them."""
 
 import base64
 import json
@@ -46,12 +46,12 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="metis.adapters")
 
 
-# What is answered.
+# Encoded responses.
 
 
 @pytest.mark.row("M-224")
 @pytest.mark.parametrize("name", OTHERS)
-def test_botocore_reads_every_answer_that_is_served(name: str) -> None:
+def test_botocore_parses_every_encoded_response(name: str) -> None:
     adapter = adapters.get(name)
     for key, exchange in handwritten(PROTOCOLS[name]).items():
         if exchange.response is None or exchange.is_failure:
@@ -66,13 +66,13 @@ def test_botocore_reads_every_answer_that_is_served(name: str) -> None:
 
 
 def unread(body: dict[str, Any]) -> list[str]:
-    """What botocore's model does not know; an end that nobody knows has no word in it (T164)."""
+    """Return parts unknown to botocore's model; unknown stop reasons have no word there (T164)."""
     found = converse_shape.answer_complaints(body)
     return [each for each in found if "stopReason, value: None" not in each]
 
 
 def bytes_as_text(value: Any) -> Any:
-    """What botocore parsed, as JSON: it gives bytes for base64."""
+    """Return what botocore parsed as JSON; it gives bytes for base64."""
     match value:
         case bytes():
             return base64.b64encode(value).decode()
@@ -86,8 +86,8 @@ def bytes_as_text(value: Any) -> Any:
 
 @pytest.mark.row("M-224", "M-230")
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_botocore_reads_every_stream_that_is_served(name: str) -> None:
-    """The frames are those that its own parser takes, and their events say the same message."""
+def test_botocore_parses_every_encoded_stream(name: str) -> None:
+    """botocore accepts the frames, and their events add up to the same message."""
     adapter = adapters.get(name)
     for key, exchange in handwritten(PROTOCOLS[name]).items():
         if exchange.stream is None or exchange.is_failure or exchange.dialect is not None:
@@ -138,9 +138,7 @@ def read(data: bytes) -> list[StreamEvent]:
         ("ServerError", "internalServerException"),
     ],
 )
-def test_a_stream_that_fails_ends_in_an_exception_that_botocore_knows(
-    kind: str, exception: str
-) -> None:
+def test_failed_stream_ends_in_exception_defined_by_botocore(kind: str, exception: str) -> None:
     data = written([StreamError("01", kind, "so it is")])
     frames = converse_shape.boto("eventstream").EventStreamBuffer()
     frames.add_data(data)
@@ -158,7 +156,7 @@ def test_a_stream_that_fails_ends_in_an_exception_that_botocore_knows(
 
 @pytest.mark.row("T188")
 @pytest.mark.parametrize("key", handwritten("bedrock_converse"))
-def test_errors_are_those_that_botocore_would_raise(key: str) -> None:
+def test_error_bodies_match_botocore_exceptions(key: str) -> None:
     exchange = handwritten("bedrock_converse")[key]
     if exchange.response is None or not exchange.is_failure:
         return
@@ -175,7 +173,7 @@ def test_errors_are_those_that_botocore_would_raise(key: str) -> None:
 
 
 @pytest.mark.row("T198")
-def test_what_others_cite_is_cited_here() -> None:
+def test_citations_of_other_providers_are_encoded() -> None:
     cited = Citation("url_citation", "Rain.", "https://example.org", "News", raw={"x": 1})
     message = assistant(TextBlock("It rains.", (cited,)))
     body = json.loads(CONVERSE.to_wire_response(message, CONTEXT))
@@ -190,7 +188,7 @@ def test_what_others_cite_is_cited_here() -> None:
     assert unread(body) == []
 
 
-def test_sealed_data_of_others_is_written_as_bytes() -> None:
+def test_foreign_redacted_thinking_is_encoded_as_bytes() -> None:
     sealed = RedactedThinkingBlock("not base64!", issuer="anthropic")
     body = json.loads(CONVERSE.to_wire_response(assistant(sealed, "hi"), CONTEXT))
     assert unread(body) == []
@@ -202,7 +200,7 @@ def test_sealed_data_of_others_is_written_as_bytes() -> None:
 
 
 @pytest.mark.row("T09")
-def test_an_id_that_comes_in_every_answer_is_another_call_each_time() -> None:
+def test_wire_id_repeated_in_every_response_is_another_call() -> None:
     def answer(theirs: str) -> str:
         part: dict[str, Any] = {"toolUse": {"toolUseId": theirs, "name": "f", "input": {}}}
         body = {"output": {"message": {"role": "assistant", "content": [part]}}}
@@ -215,7 +213,7 @@ def test_an_id_that_comes_in_every_answer_is_another_call_each_time() -> None:
 
 
 @pytest.mark.row("T197")
-def test_half_of_a_call_that_the_provider_ran_is_not_sent() -> None:
+def test_incomplete_provider_run_call_is_not_sent() -> None:
     exchange = handwritten("bedrock_converse")["tools: the provider runs code"]
     message = CONVERSE.from_wire_response(exchange.body(), CONTEXT)
     whole = json.loads(CONVERSE.to_wire([user("go"), message, user("on")]).body)
@@ -227,7 +225,7 @@ def test_half_of_a_call_that_the_provider_ran_is_not_sent() -> None:
 
 
 @pytest.mark.row("T40", "T203")
-def test_what_the_model_of_one_maker_sealed_goes_to_no_model_of_another() -> None:
+def test_sealed_thinking_is_not_sent_to_model_of_another_vendor() -> None:
     exchange = handwritten("bedrock_converse")["thinking: a signed thought"]
     context = replace(CONTEXT, model=f"bedrock-converse:{CLAUDE}")
     answer = CONVERSE.from_wire_response(exchange.body(), context)
@@ -243,7 +241,7 @@ def test_what_the_model_of_one_maker_sealed_goes_to_no_model_of_another() -> Non
 
 
 @pytest.mark.row("T41")
-def test_thoughts_without_a_seal_go_back_to_those_who_take_them() -> None:
+def test_unsigned_thinking_goes_back_to_models_that_accept_it() -> None:
     exchange = handwritten("bedrock_converse")["thinking: a thought without a seal"]
     for model, is_taken in ((NOVA, True), ("minimax.minimax-m2", True), (CLAUDE, False)):
         context = replace(CONTEXT, model=f"bedrock-converse:{model}")
@@ -255,7 +253,7 @@ def test_thoughts_without_a_seal_go_back_to_those_who_take_them() -> None:
 
 
 @pytest.mark.row("M-010")
-def test_json_in_results_is_told_elsewhere_as_text() -> None:
+def test_json_tool_results_are_text_in_other_protocols() -> None:
     exchange = handwritten("bedrock_converse")["tools: a result that is an object"]
     request = CONVERSE.from_wire_request(body_of(exchange.request), CONTEXT)
     options = replace(request.options, model=None)
@@ -265,11 +263,11 @@ def test_json_in_results_is_told_elsewhere_as_text() -> None:
     assert wire.losses == []
 
 
-# What was recorded.
+# Recordings.
 
 
 @needs_corpus
-def test_recorded_streams_are_the_same_wherever_they_are_cut() -> None:
+def test_recorded_streams_give_equal_events_for_any_chunking() -> None:
     for exchange in exchanges("bedrock_converse"):
         if not exchange.get("raw_b64"):
             continue
@@ -288,8 +286,8 @@ def test_recorded_streams_are_the_same_wherever_they_are_cut() -> None:
 
 
 @needs_corpus
-def test_what_clients_sent_back_is_what_we_would_send_back() -> None:
-    """Whoever kept an answer whole sent the same parts that we send, seals and ids included."""
+def test_encoded_history_equals_parts_sent_by_real_clients() -> None:
+    """Clients that store a whole response send the parts that metis encodes, with signatures."""
     recorded = {each["id"]: each for each in exchanges("bedrock_converse")}
     for exchange in recorded.values():
         earlier = recorded.get(exchange.get("echo_of") or "")
@@ -317,12 +315,12 @@ def answer_of(exchange: dict[str, Any]) -> Message:
 
 
 @needs_corpus
-def test_recorded_requests_pass_the_judge() -> None:
-    """The judge is no stricter than the service: what was answered well passes."""
+def test_recorded_requests_pass_validation() -> None:
+    """The validator is not stricter than the service: accepted requests pass."""
     for exchange in exchanges("bedrock_converse"):
         if exchange["request"] and exchange["status"] == 200:
             found = converse_shape.complaints(exchange["request"])
-            # One client called a format by its media type, which the service took.
+            # One client sent a media type as format, which the service accepted.
             assert [each for each in found if "'video/mp4' is none of" not in each] == []
 
 

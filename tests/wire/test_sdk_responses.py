@@ -1,4 +1,4 @@
-"""Every type of a response that the official SDKs know obeys the laws, plain and streamed."""
+"""Every response type of the official SDKs obeys the laws, plain and streamed."""
 
 import base64
 import copy
@@ -35,9 +35,10 @@ Path = tuple[str | int, ...]
 FEW, MANY = 8, 60
 CONTEXT = RequestContext(session_id="sess_sdk")
 BUILT = frozenset({"id", "tool_use_id", "created_at"})
-"""Keys of messages that are made anew each time one is decoded."""
-# Keys of responses that say nothing, are told by others, or repeat the request; by their last two
-# names. What is not here is read into the canonical form, or is a loss for other clients.
+"""Keys of messages that are generated each time one is decoded."""
+# Redundant keys of responses (constant, implied by others, or repeated from the request), by
+# their last two names. All others are decoded into the canonical form, or are a loss for other
+# clients.
 REDUNDANT = {
     "anthropic": {
         "role",
@@ -55,7 +56,7 @@ REDUNDANT = {
         *("output.id", "output.status", "output.call_id", "output.type", "output.arguments"),
         *("object", "status", "created_at", "usage.total_tokens", "content.type", "caller.type"),
         *("caller.caller_id", "output.action", "output.summary", "output.output_format"),
-        # What the request has said.
+        # Repeated from the request.
         *("tools", "tool_choice", "metadata", "parallel_tool_calls", "previous_response_id"),
         *("max_output_tokens", "prompt", "user", "max_tool_calls", "top_logprobs", "reasoning"),
         *("top_p", "text", "background", "instructions", "temperature", "truncation"),
@@ -63,7 +64,7 @@ REDUNDANT = {
     },
     "gemini": {
         *("content.role", "usageMetadata.totalTokenCount", "functionCall.id"),
-        "candidates.finishReason",  # some are as unknown as none
+        "candidates.finishReason",  # null means the same as absent
     },
     "bedrock_converse": {"message.role", "usage.totalTokens", "usage.cacheDetails"},
     "ollama": {"done", "message.role", "done_reason", "created_at"},
@@ -81,7 +82,7 @@ def law_faults(protocol: str, recording: Recording) -> list[str]:
 
 
 def streamed(protocol: str, body: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """A body as far as it can be streamed, and its stream."""
+    """Return the part of a body that can be streamed, and its stream."""
     body = copy.deepcopy(body)
     if protocol == "bedrock_converse":
         message = body["output"]["message"]
@@ -142,7 +143,7 @@ def test_many_streams_obey_every_law(protocol: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_draws_have_rare_types() -> None:
+def test_drawn_responses_have_rare_types() -> None:
     items = {each for body in sound_responses("openai_responses", MANY) for each in types_of(body)}
     assert items >= {
         *("web_search_call", "file_search_call", "code_interpreter_call", "computer_call"),
@@ -160,18 +161,18 @@ def test_the_draws_have_rare_types() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_keys_are_read_or_lost(protocol: str) -> None:
+def test_keys_are_decoded_or_losses(protocol: str) -> None:
     assert sorted(silent_keys(protocol, FEW)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROVIDERS)
-def test_all_keys_are_read_or_lost(protocol: str) -> None:
+def test_every_key_is_decoded_or_a_loss(protocol: str) -> None:
     assert sorted(silent_keys(protocol, MANY)) == []
 
 
 def silent_keys(protocol: str, number: int) -> set[str]:
-    """The keys without which a response reads the same, and whose loss no client is told."""
+    """Return the keys that neither change the decoded message nor are reported as a loss."""
     source = adapters.get(PROVIDERS[protocol])
     client = adapters.get("anthropic" if protocol == "ollama" else "ollama")
     silent: set[str] = set()
@@ -201,7 +202,7 @@ def silent_keys(protocol: str, number: int) -> set[str]:
 
 
 def _covers(lost: str, path: Path) -> bool:
-    """Whether a loss is that of a key: paths of blocks are those of the message."""
+    """Return whether a loss is that of a key: paths of blocks are those of the message."""
     written = "$" + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
     is_within = written.startswith((f"{lost}.", f"{lost}[")) and lost != "$"
     return lost == written or is_within or lost.endswith(f".{path[-1]}")
@@ -231,7 +232,7 @@ def _without(body: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _meaning(message: Message) -> Any:
-    """What the canonical form has of a response, without its original form and new ids."""
+    """Return the canonical form of a response without its original form and generated ids."""
     metadata = replace(message.metadata, provider_raw=None)
     return _without_ids(json.loads(encode(replace(message, metadata=metadata))))
 

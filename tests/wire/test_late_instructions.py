@@ -1,4 +1,4 @@
-"""A late developer message on every wire: where it is told, and that no role tells of it."""
+"""Developer messages after the first turn: where each protocol puts them, and under which role."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True, scope="module")
 def without_empty_requests() -> Iterator[None]:
-    """Leave out conversations of which nothing can be sent: they are refused, as they should be."""
+    """Skip conversations of which nothing can be sent: they are refused with an error."""
     with pytest.MonkeyPatch.context() as patch:
         reject_empty_requests(patch)
         yield
@@ -53,7 +53,7 @@ def note(*, is_first: bool = False) -> Message:
 
 
 def sent(name: str, *messages: Message) -> Any:
-    """The turns of a request, which the official SDK lets pass."""
+    """Return the turns of a request, after the official SDK's types have accepted it."""
     body = json.loads(adapters.get(name).to_wire(numbered(*messages)).body)
     assert complaints(name, body) == []
     assert faults(name, body) == []
@@ -61,7 +61,7 @@ def sent(name: str, *messages: Message) -> Any:
 
 
 def texts_of(turn: Any) -> list[str]:
-    """What a turn says, part by part, whatever its protocol calls it."""
+    """Return the texts of a turn, part by part, for any protocol."""
     if isinstance(turn, str):
         return [turn]
     if isinstance(turn, list):
@@ -78,7 +78,7 @@ def is_shown(turn: Any) -> bool:
 @pytest.mark.row("K-016", "K-089", "K-090", "K-092", "KX-14")
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_it_is_part_of_the_words_of_the_user(name: str, *, is_first: bool) -> None:
+def test_late_instruction_joins_user_turn(name: str, *, is_first: bool) -> None:
     (turn,) = sent(name, user("go"), note(is_first=is_first))
     assert turn["role"] == "user"
     said = "".join(texts_of(turn))
@@ -92,7 +92,7 @@ def test_it_is_part_of_the_words_of_the_user(name: str, *, is_first: bool) -> No
 @pytest.mark.row("K-016", "K-089", "K-090", "K-092", "KX-14")
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_it_is_part_of_the_result_before_it(name: str, *, is_first: bool) -> None:
+def test_late_instruction_joins_preceding_tool_result(name: str, *, is_first: bool) -> None:
     talk = [user("ask"), assistant(A, B), tool("one", answers=A.id), note(is_first=is_first)]
     turns = sent(name, *talk, tool("two", answers=B.id))
     (turn,) = [turn for turn in turns if f"{NOTE}\n" in "".join(texts_of(turn))]
@@ -105,7 +105,7 @@ def test_it_is_part_of_the_result_before_it(name: str, *, is_first: bool) -> Non
 
 
 def _result_in(turn: Any) -> Any:
-    """The one result that holds the note, in a turn that may hold several."""
+    """Return the one tool result with the note, in a turn that may have several."""
     parts = map(maybe_object, maybe_list(turn.get("parts") or turn.get("content")))
     results = [
         part
@@ -117,9 +117,9 @@ def _result_in(turn: Any) -> Any:
 
 @pytest.mark.row("K-090")
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_it_stays_in_its_place_behind_an_answer(name: str) -> None:
+def test_late_instruction_after_response_keeps_its_place(name: str) -> None:
     turns = sent(name, user("ask"), assistant("yes"), developer(NOTE), user("go"))
-    # Where turns alternate, what the user says next follows in the same one.
+    # Where turns alternate, the next prompt joins the same turn.
     assert texts_of(turns[2]) == ([NOTE, "go"] if name in JOINING else [NOTE])
     assert turns[2]["role"] == "user"
 
@@ -127,7 +127,7 @@ def test_it_stays_in_its_place_behind_an_answer(name: str) -> None:
 @pytest.mark.row("K-016", "K-090")
 @pytest.mark.parametrize("name", adapters.names())
 @given(talk=conversations(), data=st.data())
-def test_no_request_has_the_role_once_a_conversation_has_begun(
+def test_instruction_role_is_not_sent_after_first_turn(
     name: str, talk: list[Message], data: st.DataObject
 ) -> None:
     told = list(_with_notes(talk, data))
@@ -153,15 +153,15 @@ def _with_notes(talk: list[Message], data: st.DataObject) -> Iterator[Message]:
 @pytest.mark.row("T176")
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("name", adapters.names())
-def test_a_note_after_a_request_gives_what_a_fresh_adapter_gives(
-    name: str, *, is_first: bool
-) -> None:
+def test_note_after_request_gives_same_body_as_new_adapter(name: str, *, is_first: bool) -> None:
     profile = adapters.get(name).profile
     growing = adapters.Adapter(profile)
     notes = [note(is_first=is_first), developer("two")]
     talk = [system("be brief"), user("ask"), *notes, assistant(A), tool("one", answers=A.id)]
     talk = numbered(*talk, *notes, assistant("yes"), *notes, user("go"), *notes)
-    for count in range(2, len(talk) + 1):  # instructions alone are no request everywhere
+    for count in range(
+        2, len(talk) + 1
+    ):  # not every provider accepts a request with instructions only
         again = growing.to_wire(talk[:count])
         fresh = adapters.Adapter(profile).to_wire(talk[:count])
         assert again.body == fresh.body
@@ -170,7 +170,7 @@ def test_a_note_after_a_request_gives_what_a_fresh_adapter_gives(
 
 @pytest.mark.row("T176")
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_what_was_sent_before_an_answer_stays_as_it_was(name: str) -> None:
+def test_turns_before_response_stay_unchanged(name: str) -> None:
     talk = numbered(user("ask"), note(), assistant("yes"), developer("late"), user("go"))
     adapter = adapters.get(name)
     before = turns_of(json.loads(adapter.to_wire(talk[:2]).body))
@@ -200,17 +200,17 @@ CLIENTS: dict[str, dict[str, Any]] = {
         ],
     },
 }
-KIN = {"openai": "azure", "openai-responses": "azure-responses"}
+SAME_PROTOCOL_PAIRS = {"openai": "azure", "openai-responses": "azure-responses"}
 
 
 @pytest.mark.row("M-010")
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_of_the_protocol_keeps_the_role_wherever_it_used_it(name: str) -> None:
+def test_instruction_role_of_client_is_preserved_in_its_protocol(name: str) -> None:
     request = adapters.get(name).from_wire_request(CLIENTS[name], CONTEXT)
     wire = adapters.get(name).to_wire(request.messages, request.tools, request.options)
     assert json.loads(wire.body) == CLIENTS[name]
     assert wire.losses == []
-    kin = json.loads(adapters.get(KIN[name]).to_wire(request.messages).body)
+    kin = json.loads(adapters.get(SAME_PROTOCOL_PAIRS[name]).to_wire(request.messages).body)
     roles = [turn["role"] for turn in turns_of(CLIENTS[name])]
     assert [turn["role"] for turn in turns_of(kin)] == roles
     for target in ADAPTERS.keys() - {name}:
@@ -222,7 +222,7 @@ def test_a_client_of_the_protocol_keeps_the_role_wherever_it_used_it(name: str) 
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_a_client_s_own_words_take_a_note_of_ours(name: str) -> None:
+def test_note_joins_text_of_client_request(name: str) -> None:
     adapter = adapters.get(name)
     plain = adapter.to_wire(numbered(user("ask"))).body
     request = adapter.from_wire_request(plain, CONTEXT)
@@ -234,8 +234,8 @@ def test_a_client_s_own_words_take_a_note_of_ours(name: str) -> None:
     assert [loss.change for loss in wire.losses] == [Change.ALTERED]
 
 
-def test_what_only_the_client_could_say_goes_along() -> None:
-    """Keys of a block that another message was attached to are sent as they came."""
+def test_unmapped_keys_of_joined_block_are_sent() -> None:
+    """Keys of a block that another message was attached to are sent as received."""
     odd = {"type": "text", "text": "ask", "x_new": 1}
     body = {"model": "claude-sonnet-4-6", "max_tokens": 9}
     request = adapters.get("anthropic").from_wire_request(
@@ -248,7 +248,7 @@ def test_what_only_the_client_could_say_goes_along() -> None:
     assert json.loads(wire.body)["messages"][0]["content"][0] == odd
 
 
-def test_chat_keeps_what_the_client_said_of_a_picture() -> None:
+def test_chat_keeps_image_detail_of_client() -> None:
     url = {"url": "https://example.org/a.png", "detail": "high"}
     parts = [{"type": "image_url", "image_url": url}]
     request = adapters.get("openai").from_wire_request(
@@ -261,8 +261,8 @@ def test_chat_keeps_what_the_client_said_of_a_picture() -> None:
     assert [loss.path for loss in wire.losses] == ["$.role"]
 
 
-def test_a_screenshot_is_not_written_over() -> None:
-    """The output of OpenAI's computer is one picture, with no place for words."""
+def test_note_does_not_replace_computer_screenshot() -> None:
+    """The output of OpenAI's computer tool is one image, with no place for text."""
     shown = {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{PICTURE}"}
     items: list[Any] = [
         {"role": "user", "content": "look"},
@@ -282,7 +282,7 @@ def test_a_screenshot_is_not_written_over() -> None:
     assert json.loads(wire.body)["input"] == [*items, {"role": "user", "content": NOTE}]
 
 
-def test_a_file_that_was_not_read_is_told_of() -> None:
+def test_unreadable_file_is_reported_as_loss() -> None:
     picture = replace(image(), source=ImageSource("file_ref", "a.png"))
     talk = numbered(user("go"), developer(picture, created_at=NOW))
     wire = adapters.get("openai").to_wire(talk)

@@ -1,4 +1,4 @@
-"""What clients read of recorded responses: written streams, served responses, broken calls."""
+"""Recorded responses encoded for clients: streams, plain responses, truncated calls."""
 
 import json
 import logging
@@ -36,11 +36,11 @@ RECORDINGS = {
 CONTEXT = RequestContext(session_id="sess_served")
 NONE = dict.fromkeys(RECORDINGS, 0)
 UNWRITTEN = NONE
-"""How many recorded streams of each provider are not written as they were read."""
+"""How many recorded streams of each provider are not encoded as they were decoded."""
 UNEQUAL = NONE
-"""How many responses clients of each provider read in a stream as another one than plain."""
+"""How many responses differ for clients of each protocol between stream and plain response."""
 UNBROKEN = NONE
-"""In how many responses a client would read a call that was cut off as a whole one."""
+"""In how many responses a client would read a truncated call as a complete one."""
 
 
 class Response(NamedTuple):
@@ -92,8 +92,8 @@ def summary(faults: Iterable[tuple[str, list[str]]], expected: int) -> None:
 @needs_corpus
 @pytest.mark.row("M-010")
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_a_stream_is_written_as_it_was_read(name: str) -> None:
-    """Read, written in its own protocol and read again: the same message, ids, usage and keys."""
+def test_stream_round_trip(name: str) -> None:
+    """Decoded, encoded and decoded again: the same message, ids, usage and keys."""
     recorded = [each for each in responses(RECORDINGS[name]) if each.is_stream]
     faults = (
         (each.id, list(written_stream_faults(each.adapter, CONTEXT, each.events)))
@@ -104,7 +104,7 @@ def test_a_stream_is_written_as_it_was_read(name: str) -> None:
 
 @needs_corpus
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_clients_read_the_same_in_a_stream_as_in_a_plain_response(name: str) -> None:
+def test_stream_and_plain_response_give_clients_equal_messages(name: str) -> None:
     """Responses of every provider, for clients of one."""
     client = adapters.get(name)
     faults = (
@@ -118,7 +118,7 @@ def test_clients_read_the_same_in_a_stream_as_in_a_plain_response(name: str) -> 
 
 @needs_corpus
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_clients_read_all_of_a_response_but_the_losses(name: str) -> None:
+def test_clients_receive_everything_except_reported_losses(name: str) -> None:
     """Responses of every provider, for clients of one."""
     client = adapters.get(name)
     faults = (
@@ -131,11 +131,11 @@ def test_clients_read_all_of_a_response_but_the_losses(name: str) -> None:
 
 
 DEFAULTS = frozenset({"closed", "index", "tool_choice", "tools", "temperature", "top_p", "type"})
-"""Keys that a stream may state, or leave out, with the same meaning."""
+"""Keys that a stream may state or omit with the same meaning."""
 
 
 def meaningful(value: Any) -> Any:
-    """JSON without what says nothing: empty values, and keys with defaults."""
+    """Return JSON without empty values and keys with default values."""
     if isinstance(value, dict):
         items = {
             key: meaningful(each)
@@ -150,8 +150,8 @@ def meaningful(value: Any) -> Any:
 
 @needs_corpus
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_a_plain_response_is_streamed_with_every_key(name: str) -> None:
-    """A client that wants a stream, of a provider that has answered without one."""
+def test_plain_response_encoded_as_stream_has_every_key(name: str) -> None:
+    """A client that requests a stream from a provider that answered without one."""
     faults: dict[str, Any] = {}
     for each in responses(RECORDINGS[name]):
         if each.message is None or each.message.metadata.status is not MessageStatus.COMPLETE:
@@ -170,7 +170,7 @@ def test_a_plain_response_is_streamed_with_every_key(name: str) -> None:
     assert faults == {}
 
 
-def test_other_candidates_of_a_gemini_stream_stay_in_the_message() -> None:
+def test_other_candidates_of_gemini_stream_are_preserved() -> None:
     def chunk(*candidates: tuple[int, str], reason: str | None = None) -> bytes:
         wire = [
             {
@@ -197,7 +197,7 @@ def test_other_candidates_of_a_gemini_stream_stay_in_the_message() -> None:
     assert "$.candidates[1]" in {loss.path for loss in losses}
 
 
-def test_what_only_one_host_says_is_a_loss() -> None:
+def test_host_specific_keys_are_losses() -> None:
     body = {
         "id": "c1",
         "object": "chat.completion",
@@ -240,8 +240,8 @@ def test_what_only_one_host_says_is_a_loss() -> None:
 @pytest.mark.slow
 @pytest.mark.row("T32", "T161")
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_no_client_reads_a_call_that_was_cut_off_as_a_whole_one(name: str) -> None:
-    """Calls of every provider, cut off in the middle, for clients of one."""
+def test_truncated_call_is_never_encoded_as_complete(name: str) -> None:
+    """Calls of every provider, truncated in the middle, for clients of one."""
     client = adapters.get(name)
     faults = (
         (each.id, list(broken_call_faults(each.adapter, client, CONTEXT, each.message)))
@@ -315,7 +315,7 @@ def parts_of(start: Body, *deltas: Body) -> list[Body]:
 
 
 def item_stream(done: Body, final: Body | None = None) -> bytes:
-    """A message of Responses whose deltas say `Hi.`, whatever its end says."""
+    """Return a Responses stream of a message with the deltas `Hi.` and any final item."""
     response = {"id": "resp_1", "object": "response", "model": "m", "status": "in_progress"}
     opened: Body = {"type": "message", "id": "msg_1", "role": "assistant", "content": []}
     part: Body = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
@@ -432,11 +432,11 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_an_unusual_stream_is_written_with_every_key(name: str) -> None:
+def test_unusual_stream_is_encoded_with_every_key(name: str) -> None:
     provider, stream, values = UNUSUAL[name]
     adapter = adapters.get(provider)
     if adapter.profile.aws_framed:
-        adapter = adapters.get("anthropic")  # the same events, in frames that can be read
+        adapter = adapters.get("anthropic")  # equal events, as parsed frames
     events = read_stream(adapter, CONTEXT, stream)
     end = events[-1]
     assert isinstance(end, MessageComplete)
@@ -444,13 +444,13 @@ def test_an_unusual_stream_is_written_with_every_key(name: str) -> None:
     assert [value for value in values if value not in body] == []
     assert list(written_stream_faults(adapter, CONTEXT, events)) == []
     if name == "deltas that contradict their end":
-        return  # what a client has read of a stream cannot be taken back
+        return  # deltas that a client has received cannot be retracted
     clients = [adapters.get(each) for each in RECORDINGS]
     served = [served_faults(client, CONTEXT, end.message, events) for client in clients]
     assert [list(faults) for faults in served] == [[]] * len(clients)
 
 
-def test_a_stream_that_ends_in_an_error_has_all_that_came_before_it() -> None:
+def test_stream_that_ends_in_error_has_everything_before_it() -> None:
     part = {"type": "reasoning.text", "text": "hm", "format": "anthropic-claude-v1", "index": 0}
     cut = chat({"reasoning": "hm", "reasoning_details": [part]}).split(b"data: [DONE]")[0]
     cut = cut.rsplit(b"data: ", 1)[0] + sse({"error": {"code": 502, "message": "gone"}})
