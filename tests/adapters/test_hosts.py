@@ -38,7 +38,7 @@ from metis.projection import Change
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.json_access import maybe_list, maybe_object
 from metis.wire.tool_ids import IdRule
-from wire.test_laws import faults, is_carried, is_told, strings
+from wire.test_laws import faults, is_carried, is_reported_loss, strings
 
 CHAT = [name for name in adapters.names() if adapters.get(name).profile.protocol == "openai_chat"]
 CONTEXT = RequestContext(session_id="sess_hosts")
@@ -643,7 +643,7 @@ def test_any_conversation_becomes_valid_for_any_host(name: str, talk: list[Messa
     texts = set(strings(body))
     for message in talk:
         for index, block in enumerate(message.content):
-            assert is_carried(block, texts) or is_told(message, index, request.losses)
+            assert is_carried(block, texts) or is_reported_loss(message, index, request.losses)
 
 
 @needs_corpus
@@ -663,7 +663,9 @@ def test_recorded_requests_become_valid_for_any_host(source: str, name: str) -> 
         texts = set(strings(sent))
         for message in request.messages:
             for index, block in enumerate(message.content):
-                assert is_carried(block, texts) or is_told(message, index, away.losses), key
+                assert is_carried(block, texts) or is_reported_loss(message, index, away.losses), (
+                    key
+                )
 
 
 @pytest.mark.row("M-173", "T205")
