@@ -149,7 +149,7 @@ def rollout(directory: Path) -> Path:
 
 
 def test_a_saved_chat_of_gemini_cli_is_read_and_written_back(tmp_path: Path) -> None:
-    call = {"functionCall": {"id": "c1", "name": "ls", "args": {}}}
+    call: dict[str, Any] = {"functionCall": {"id": "c1", "name": "ls", "args": {}}}
     answer = {"functionResponse": {"id": "c1", "name": "ls", "response": {"output": "a"}}}
     contents: list[dict[str, Any]] = [
         {"role": "user", "parts": [{"text": "list"}]},
@@ -176,7 +176,7 @@ def test_copilot_events_become_thoughts_branches_and_stored_records(tmp_path: Pa
             "timestamp": f"2026-01-01T00:00:{at:02}Z",
         }
 
-    task = {"toolCallId": "t1", "name": "task", "arguments": {}}
+    task: dict[str, Any] = {"toolCallId": "t1", "name": "task", "arguments": {}}
     path = write_lines(
         tmp_path / "events.jsonl",
         event("session.start", 1, sessionId="s1"),

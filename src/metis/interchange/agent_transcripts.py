@@ -9,6 +9,7 @@ from metis.interchange.message_list import (
     Call,
     ForeignConversation,
     ForeignMessage,
+    ForeignSummary,
     MessageListFormat,
     Part,
     Result,
@@ -166,7 +167,7 @@ class _CopilotReader:
 
     def __init__(self) -> None:
         self.session_id = self.cwd = self.version = self.main_tip = ""
-        self.messages: list[ForeignMessage | ForeignRecord] = []
+        self.messages: list[ForeignMessage | ForeignSummary | ForeignRecord] = []
         self._model: str | None = None
         self._reasoning: list[Part] = []
         # The last messages of the conversation and of its sub-agents, by the call of those.
@@ -198,6 +199,16 @@ class _CopilotReader:
                 name, failed = maybe_text(data.get("toolName")) or "", data.get("success") is False
                 part = Result(maybe_text(data.get("toolCallId")), name, content, failed)
                 self._put(record, Role.USER, [part])
+            case "session.compaction_complete" if maybe_text(data.get("summaryContent")):
+                self.messages.append(
+                    ForeignSummary(
+                        text=str(data["summaryContent"]),
+                        at=record.at,
+                        key=f"{fields.get('id')}-{record.at}",
+                        time=time_of(fields.get("timestamp")),
+                        tokens_before=maybe_count(data.get("preCompactionTokens")),
+                    )
+                )
             case "assistant.reasoning" if maybe_text(data.get("content")):
                 # The response that it belongs to follows, often with the same text.
                 self._reasoning.append(ThinkingBlock(str(data["content"])))

@@ -91,8 +91,10 @@ def _is_record(record: Wire) -> bool:
         return "content" in message
     if record.get("type") == "summary":
         return "leafUuid" in record
-    is_meta = maybe_text(record.get("type")) in META_TYPES
-    return is_meta and bool({"sessionId", "messageId", "uuid"} & record.keys())
+    # Droid writes records of these types as well, with times that are numbers.
+    if maybe_text(record.get("type")) not in META_TYPES or isinstance(record.get("timestamp"), int):
+        return False
+    return bool({"sessionId", "messageId", "uuid"} & record.keys())
 
 
 class _Unit:

@@ -5,23 +5,33 @@ A run of model items is one message. Early versions wrote the items without an e
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from metis.canonical.blocks import ContentBlock, TextBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import Outcome, OutcomeStatus, Usage
-from metis.interchange.codex_records import (
-    CodexRecords,
-    item_of,
-    normal_item,
+from metis.interchange.codex_items import (
+    INPUT_ROLES,
+    ITEM_TYPES,
+    META_TYPES,
+    NOT_A_PROMPT,
+    NOTE_ITEMS,
+    PROTOCOL,
+    SIMPLE_CALLS,
+    event_text,
+    is_record,
+    item_text,
+    parent_thread,
+    summary_texts,
+    time_of,
+    usage_of_counts,
 )
-from metis.interchange.conversion import parse_time
+from metis.interchange.codex_records import CodexRecords, item_of, normal_item
 from metis.interchange.session_draft import ForeignSession, SessionDraft, priced
 from metis.interchange.source import ForeignRecord, Source
-from metis.store.entries import CompactionEntry, KnownEntry
+from metis.store.entries import CompactionEntry, KnownEntry, RewindEntry
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_responses.blocks import decode_parts
 from metis.wire.openai_responses.items import OutputRun
@@ -30,80 +40,21 @@ from metis.wire.original_form import form_metadata
 from metis.wire.response import new_usage
 from metis.wire.tool_ids import CallIds
 
-PROTOCOL = "openai_responses"
-META_TYPES = frozenset(
-    [
-        "session_meta",
-        "turn_context",
-        "event_msg",
-        "world_state",
-        "inter_agent_communication",
-        "inter_agent_communication_metadata",
-    ]
-)
-"""The records that are not messages; all are written back as they were."""
-_ITEM_TYPES = frozenset(
-    [
-        "message",
-        "reasoning",
-        "function_call",
-        "function_call_output",
-        "custom_tool_call",
-        "custom_tool_call_output",
-        "local_shell_call",
-        "local_shell_call_output",
-        "web_search_call",
-        "tool_search_call",
-        "tool_search_output",
-        "image_generation_call",
-        "agent_message",
-        "compaction",
-        "compaction_summary",
-    ]
-)
-# Keys that records of other programs have, and those of Codex without an envelope do not.
-_KEYS_OF_OTHERS = {"parentId", "parentUuid", "uuid", "sessionId", "sessionID", "part"}
-_SIMPLE_CALLS = {"tool_call": "function_call", "tool_result": "function_call_output"}
-_ROLES = {"user": Role.USER, "developer": Role.DEVELOPER, "system": Role.DEVELOPER}
-
 
 class Codex(CodexRecords):
     """`$CODEX_HOME/sessions/YYYY/MM/DD/rollout-*.jsonl`, also compressed."""
 
     def fits(self, source: Source) -> bool:
         """Return whether the first lines are records of a rollout, with or without envelopes."""
-        return any(_is_record(record) for record in source.sample_records())
+        records = source.sample_records()
+        # Grok has items of the Responses protocol beside messages of its own.
+        if any(record.get("type") in ("assistant", "user", "system") for record in records):
+            return any(isinstance(record.get("payload"), dict) for record in records)
+        return any(is_record(record) for record in records)
 
     def read(self, source: Source) -> Iterator[ForeignSession]:
         """Yield the session of a rollout."""
         yield _Reader(self, source).read()
-
-
-def _is_record(record: Wire) -> bool:
-    kind, payload = maybe_text(record.get("type")), record.get("payload")
-    if isinstance(payload, dict):
-        return kind in ("session_meta", "response_item", "turn_context", "event_msg", "compacted")
-    if record.get("record_type") == "state":
-        return True
-    if "timestamp" in record and {"id", "instructions"} <= record.keys():
-        return True
-    has_time = "timestamp" in record or "created_at" in record
-    is_bare_item = kind in _ITEM_TYPES and kind != "message" and "message" not in record
-    is_bare_message = kind in (None, "message") and isinstance(record.get("role"), str)
-    has_content = isinstance(record.get("content"), str | list)
-    plain_keys = {
-        "parentId",
-        "parentUuid",
-        "uuid",
-        "sessionId",
-        "sessionID",
-        "part",
-    } & record.keys()
-    return (
-        (has_time or is_bare_item)
-        and not plain_keys
-        and (is_bare_item or (is_bare_message and has_content))
-    )
 
 
 class _Unit:
@@ -142,7 +93,7 @@ class _DraftCalls(CallIds):
 class _Reader:
     """Reads one rollout."""
 
-    def __init__(self, form: Codex, source: Source) -> None:
+    def __init__(self, form: Codex, source: Source, *, has_events_only: bool = False) -> None:
         self._form = form
         self._source = source
         self._draft = SessionDraft(form, "")
@@ -157,6 +108,11 @@ class _Reader:
         self._prompt: _Unit | None = None
         # A fork copies turns with their ids, so this tells a response from its copy.
         self._turn, self._turn_runs = "", 0
+        self._has_events_only = has_events_only
+        self._has_responses = self._has_event_texts = False
+        # The message before each turn, and the newest message.
+        self._before_turns: list[str | None] = []
+        self._last_id: str | None = None
 
     def read(self) -> ForeignSession:
         records = self._form.records(self._source)
@@ -173,6 +129,9 @@ class _Reader:
         if self._last_run is not None:
             self._last_run.is_open = False
         self._emit()
+        if self._has_event_texts and not self._has_responses and not self._has_events_only:
+            # Nothing but the events for the screen tells what the model said.
+            return _Reader(self._form, self._source, has_events_only=True).read()
         return self._draft.session()
 
     def _start(self, fields: Wire) -> None:
@@ -182,8 +141,8 @@ class _Reader:
         is_meta = fields.get("type") in ("session_meta", None)
         self._draft = SessionDraft(self._form, (foreign_id if is_meta else None) or identity)
         self._calls = _DraftCalls(self._draft)
-        if is_meta and (parent := _parent_thread(payload)):
-            self._draft.time(_time_of(fields))
+        if is_meta and (parent := parent_thread(payload)):
+            self._draft.time(time_of(fields))
             self._draft.set_parent(parent)
 
     def _add(self, record: ForeignRecord) -> None:
@@ -192,6 +151,9 @@ class _Reader:
         payload = maybe_object(fields.get("payload"))
         if payload:
             self._note(kind or "", payload)
+            is_event = kind == "event_msg" and payload.get("type") != "user_message"
+            text = event_text(payload) if is_event else None
+            self._has_event_texts = self._has_event_texts or text is not None
         item = item_of(fields)
         self._settle_prompt(item)
         if item is not None:
@@ -205,6 +167,12 @@ class _Reader:
             else:
                 unit.kind = "meta"
             self._units.append(unit)
+        elif payload.get("type") == "thread_rolled_back" and kind == "event_msg":
+            self._close_run()
+            self._units.append(_Unit("rewind", record))
+        elif self._has_events_only and kind == "event_msg" and event_text(payload) is not None:
+            self._close_run()
+            self._units.append(_Unit("event", record))
         elif kind == "compacted" and payload:
             self._close_run()
             self._units.append(_Unit("compacted", record))
@@ -219,7 +187,7 @@ class _Reader:
             return
         self._prompt, prompt.is_open = None, False
         payload = maybe_object(prompt.records[0].fields.get("payload"))
-        if item.get("role") == "user" and _item_text(item) == payload.get("message"):
+        if item.get("role") == "user" and item_text(item) == payload.get("message"):
             prompt.kind = "meta"
         else:
             self._close_run()
@@ -229,14 +197,15 @@ class _Reader:
         is_output = kind in ("tool_search_output", "function_result") or (
             kind is not None and kind.endswith(("_output", "tool_result"))
         )
-        if is_output or role in _ROLES:
+        if is_output or role in INPUT_ROLES:
             self._close_run()
             self._units.append(_Unit("result" if is_output else "input", record))
-            self._last_text = None if is_output else _item_text(item)
+            self._last_text = None if is_output else item_text(item)
             return
-        if kind not in (None, "message") and kind not in _ITEM_TYPES | set(_SIMPLE_CALLS):
-            self._units.append(_Unit("unknown", record))
+        if kind not in (None, "message") and kind not in ITEM_TYPES | SIMPLE_CALLS.keys():
+            self._units.append(_Unit("meta" if kind in NOTE_ITEMS else "unknown", record))
             return
+        self._has_responses = True
         if self._run is not None:
             self._run.records.append(record)
             return
@@ -276,7 +245,7 @@ class _Reader:
         if not counts or self._last_run is None or (total is not None and total == self._total):
             return
         self._total = total
-        usage = _usage(counts)
+        usage = usage_of_counts(counts)
         before = self._last_run.usage
         if usage is not None and before is not None:
             usage = new_usage(
@@ -295,29 +264,68 @@ class _Reader:
         while self._units and not self._units[0].is_open:
             unit = self._units.popleft()
             first = unit.records[0]
-            self._draft.time(_time_of(first.fields))
-            entries: Sequence[KnownEntry | Message] = ()
-            match unit.kind:
-                case "run":
-                    entries = [self._response(unit)]
-                case "prompt":
-                    entries = [self._event_prompt(first)]
-                case "input":
-                    entries = [self._input(first)]
-                case "result":
-                    result = self._result(first)
-                    if result is None:
-                        self._draft.keep_unknown(first)
-                    else:
-                        entries = [result]
-                case "compacted":
-                    entries = [self._summary(first)]
-                case "meta":
-                    self._draft.keep(first)
-                case _:
-                    self._draft.keep_unknown(first)
-            if entries:
-                self._draft.add_unit(entries, unit.records, self._form.store_unit)
+            self._draft.time(time_of(first.fields))
+            entry = self._entry(unit)
+            if entry is None and unit.kind == "meta":
+                self._draft.keep(first)
+            elif entry is None:
+                self._draft.keep_unknown(first)
+            elif self._draft.add_unit([entry], unit.records, self._form.store_unit):
+                self._note_place(entry)
+
+    def _entry(self, unit: _Unit) -> KnownEntry | Message | None:
+        """Return the entry of a unit; None if it is stored as it is."""
+        if unit.kind == "run":
+            return self._response(unit)
+        read: dict[str, Callable[[ForeignRecord], KnownEntry | Message | None]] = {
+            "prompt": self._event_prompt,
+            "input": self._input,
+            "result": self._result,
+            "event": self._event_response,
+            "rewind": self._rewind,
+            "compacted": self._summary,
+        }
+        return read[unit.kind](unit.records[0]) if unit.kind in read else None
+
+    def _note_place(self, entry: KnownEntry | Message) -> None:
+        """Note where turns begin, for records that go back some turns."""
+        if isinstance(entry, RewindEntry):
+            self._last_id = entry.to_id
+        if not isinstance(entry, Message):
+            return
+        texts = [block.text for block in entry.content if isinstance(block, TextBlock)]
+        if entry.role is Role.USER and not "".join(texts).lstrip().startswith(NOT_A_PROMPT):
+            self._before_turns.append(self._last_id)
+        self._last_id = entry.id
+
+    def _rewind(self, record: ForeignRecord) -> RewindEntry:
+        payload = maybe_object(record.fields.get("payload"))
+        count = min(maybe_count(payload.get("num_turns")) or 0, len(self._before_turns))
+        target = self._before_turns[-count] if count else self._last_id
+        del self._before_turns[len(self._before_turns) - count :]
+        return RewindEntry(
+            id=self._draft.next_id(),
+            session_id=self._draft.session_id,
+            created_at=self._draft.time(time_of(record.fields)),
+            details={"num_turns": payload.get("num_turns")},
+            to_id=target,
+        )
+
+    def _event_response(self, record: ForeignRecord) -> Message:
+        """Return the message of an event, for a rollout that has no items of the model."""
+        payload = maybe_object(record.fields.get("payload"))
+        kind, text = event_text(payload) or ("", "")
+        block = ThinkingBlock(text) if kind == "reasoning" else TextBlock(text)
+        is_prompt = kind == "user"
+        model = None if is_prompt else self._model
+        return self._draft.message(
+            Role.USER if is_prompt else Role.ASSISTANT,
+            (block,),
+            created_at=time_of(record.fields),
+            foreign={"event": payload.get("type")},
+            model=model,
+            provider=None if model is None else model.partition(":")[0],
+        )
 
     def _response(self, unit: _Unit) -> Message:
         run = OutputRun(self._calls, self._provider)
@@ -326,7 +334,7 @@ class _Reader:
             self._calls.name = maybe_text(item.get("name")) or str(item.get("type"))
             self._calls.at = record.at
             run.add(item)
-        moment = self._draft.time(_time_of(unit.records[0].fields))
+        moment = self._draft.time(time_of(unit.records[0].fields))
         model = unit.model
         if model is None:
             name = maybe_text(unit.records[0].fields.get("model"))
@@ -358,9 +366,9 @@ class _Reader:
             blocks = (TextBlock(content if isinstance(content, str) else ""),)
             foreign["text"] = True
         return self._draft.message(
-            _ROLES[str(item.get("role"))],
+            INPUT_ROLES[str(item.get("role"))],
             blocks,
-            created_at=_time_of(record.fields),
+            created_at=time_of(record.fields),
             foreign=foreign,
             **form_metadata(PROTOCOL, form),
         )
@@ -370,7 +378,7 @@ class _Reader:
         return self._draft.message(
             Role.USER,
             (TextBlock(text),),
-            created_at=_time_of(record.fields),
+            created_at=time_of(record.fields),
             foreign={"event": True},
         )
 
@@ -384,7 +392,7 @@ class _Reader:
             return None
         result, form = decoded
         foreign: Wire = {} if "payload" in record.fields else {"bare": True}
-        moment = _time_of(record.fields)
+        moment = time_of(record.fields)
         if not self._calls.has_call:
             return self._draft.orphan_result(
                 result.content, record.at, "$.payload", created_at=moment, foreign=foreign
@@ -402,56 +410,10 @@ class _Reader:
 
     def _summary(self, record: ForeignRecord) -> CompactionEntry:
         payload = maybe_object(record.fields.get("payload"))
-        text = maybe_text(payload.get("message")) or "\n\n".join(_texts(payload))
+        text = maybe_text(payload.get("message")) or "\n\n".join(summary_texts(payload))
         return CompactionEntry(
             id=self._draft.next_id(),
             session_id=self._draft.session_id,
-            created_at=self._draft.time(_time_of(record.fields)),
+            created_at=self._draft.time(time_of(record.fields)),
             summary=text,
         )
-
-
-def _parent_thread(meta: Wire) -> str | None:
-    """Return the thread that started a sub-agent."""
-    spawned: Wire = maybe_object(meta.get("source"))
-    for key in ("subagent", "thread_spawn"):
-        spawned = maybe_object(spawned.get(key))
-    parent = meta.get("parent_thread_id") or spawned.get("parent_thread_id")
-    return maybe_text(parent) if parent != meta.get("id") else None
-
-
-def _item_text(item: Wire) -> str:
-    content = item.get("content")
-    if isinstance(content, str):
-        return content
-    texts = (maybe_text(maybe_object(part).get("text")) for part in maybe_list(content))
-    return "\n".join(text for text in texts if text)
-
-
-def _texts(payload: Wire) -> Iterator[str]:
-    for item in maybe_list(payload.get("replacement_history")):
-        for part in maybe_list(maybe_object(item).get("content")):
-            text = maybe_text(maybe_object(part).get("text"))
-            if text:
-                yield text
-
-
-def _usage(counts: Wire) -> Usage | None:
-    total = maybe_count(counts.get("input_tokens")) or 0
-    cached = min(maybe_count(counts.get("cached_input_tokens")) or 0, total)
-    output = maybe_count(counts.get("output_tokens")) or 0
-    reasoning = min(maybe_count(counts.get("reasoning_output_tokens")) or 0, output)
-    if not total and not output:
-        return None
-    return new_usage(
-        latency_ms=0,
-        input_tokens=total - cached,
-        cached_input_tokens=cached,
-        output_tokens=output,
-        reasoning_output_tokens=reasoning,
-    )
-
-
-def _time_of(fields: Wire) -> datetime | None:
-    text = maybe_text(fields.get("timestamp")) or maybe_text(fields.get("created_at"))
-    return None if text is None else parse_time(text)

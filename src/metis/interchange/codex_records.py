@@ -24,7 +24,7 @@ from metis.interchange.session_draft import foreign_data
 from metis.interchange.session_format import RecordFormat, RecordWriter
 from metis.interchange.source import ForeignRecord, Source
 from metis.projection.loss import Change
-from metis.store.entries import CompactionEntry, KnownEntry, MessageEntry
+from metis.store.entries import CompactionEntry, KnownEntry, MessageEntry, RewindEntry
 from metis.wire.json_access import Wire, maybe_object, maybe_text
 from metis.wire.openai_responses.blocks import encode_parts
 from metis.wire.openai_responses.items import encode_items
@@ -69,11 +69,16 @@ class CodexRecords(RecordFormat, ABC):
         entry = entries[0]
         if isinstance(entry, CompactionEntry):
             return [{"type": "compacted", "payload": {"message": entry.summary}}]
+        if isinstance(entry, RewindEntry):
+            return [{"type": "event_msg", "payload": {"type": "thread_rolled_back"}}]
         if not isinstance(entry, MessageEntry):
             return []
-        if foreign_data(entry, self.system).get("event"):
+        event = foreign_data(entry, self.system).get("event")
+        if event:
             text = "".join(b.text for b in entry.message.content if isinstance(b, TextBlock))
-            return [{"type": "event_msg", "payload": {"type": "user_message", "message": text}}]
+            prompt: Wire = {"type": "user_message", "message": text}
+            payload = {"type": event} if isinstance(event, str) else prompt
+            return [{"type": "event_msg", "payload": payload}]
         items = [_plain(item) for item in _items(entry.message, writer)]
         if foreign_data(entry, self.system).get("bare"):
             return items

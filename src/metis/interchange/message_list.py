@@ -34,6 +34,7 @@ from metis.interchange.conversion import is_media_type, parse_time
 from metis.interchange.session_draft import ForeignSession, SessionDraft, priced
 from metis.interchange.session_format import SessionFormat
 from metis.interchange.source import ForeignRecord, Source, parse_record
+from metis.store.entries import CompactionEntry
 from metis.streaming.arguments import parse_arguments
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.response import new_usage
@@ -92,12 +93,23 @@ class ForeignMessage(Struct, kw_only=True):
     response_id: str | None = None
 
 
+class ForeignSummary(Struct, kw_only=True):
+    """A text that replaces the messages before it, for the model."""
+
+    text: str
+    at: int = 0
+    key: str
+    """What identifies it in its session."""
+    time: datetime | None = None
+    tokens_before: int | None = None
+
+
 class ForeignConversation(Struct, kw_only=True):
     """A conversation of another program."""
 
     foreign_id: str
-    messages: Iterable[ForeignMessage | ForeignRecord]
-    """Messages, and records that are none, which are stored as they are."""
+    messages: Iterable[ForeignMessage | ForeignSummary | ForeignRecord]
+    """Messages, summaries, and records that are neither, which are stored as they are."""
     title: str = ""
     cwd: str = ""
     version: str = ""
@@ -163,6 +175,8 @@ def make_session(form: SessionFormat, conversation: ForeignConversation) -> Fore
     for item in conversation.messages:
         if isinstance(item, ForeignMessage):
             writer.add(item)
+        elif isinstance(item, ForeignSummary):
+            draft.add(_summary(item, draft))
         elif item.fields.get("type") in conversation.unreported_types:
             draft.keep(item)
         else:
@@ -174,6 +188,17 @@ def make_session(form: SessionFormat, conversation: ForeignConversation) -> Fore
     if tip is not None and session.messages() and tip != session.messages()[-1].id:
         session.tip = tip
     return session
+
+
+def _summary(summary: ForeignSummary, draft: SessionDraft) -> CompactionEntry:
+    return CompactionEntry(
+        id=draft.next_id(),
+        session_id=draft.session_id,
+        created_at=draft.time(summary.time),
+        external={draft.form.system: {"at": [summary.at], "key": summary.key}},
+        summary=summary.text,
+        tokens_before=summary.tokens_before,
+    )
 
 
 class _SessionBuilder:

@@ -22,6 +22,8 @@ _BUILTIN: Mapping[str, str] = {
     "gemini-cli": "metis.interchange.gemini_cli:GeminiCli",
     "opencode": "metis.interchange.opencode:OpenCode",
     "pi": "metis.interchange.pi:Pi",
+    "qwen-code": "metis.interchange.agent_logs:QwenCode",
+    "kimi": "metis.interchange.agent_logs:Kimi",
     "copilot-cli": "metis.interchange.agent_transcripts:CopilotCli",
     "cursor": "metis.interchange.agent_transcripts:Cursor",
     "cline": "metis.interchange.agent_transcripts:Cline",

@@ -34,7 +34,7 @@ from metis.interchange.gpt2099.turns import (
 from metis.interchange.residue import Difference
 from metis.store.entries import KnownEntry, SidecarEntry
 from metis.store.threads import merged_options
-from metis.wire.json_access import Wire, maybe_object, object_at
+from metis.wire.json_access import Wire, maybe_list, maybe_object, object_at
 
 HEADER = "gpt2099.context"
 """The kind of entry that holds what a context window has beside its messages."""
@@ -48,9 +48,10 @@ class Gpt2099Context(Format):
     default_values = DEFAULT_VALUES
 
     def fits(self, data: bytes) -> bool:
-        """Return whether it is an object with messages."""
-        first = first_object(data)
-        return first is not None and isinstance(first.get("messages"), list)
+        """Return whether it is an object with messages, whose content is a list of blocks."""
+        messages = maybe_object(first_object(data)).get("messages")
+        contents = [maybe_object(one).get("content") for one in maybe_list(messages)]
+        return isinstance(messages, list) and all(isinstance(one, list) for one in contents)
 
     def split(self, data: bytes) -> Iterable[Record]:
         """Return the window without its messages, then each message."""
