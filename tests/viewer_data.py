@@ -16,6 +16,7 @@ from metis.canonical import (
     new_ulid,
 )
 from metis.store import Store
+from metis.store.wire_bodies import WireBody
 
 MODEL = "anthropic:claude-sonnet-4-6"
 Part = tuple[Role, Sequence[ContentBlock], dict[str, Any]]
@@ -62,3 +63,15 @@ async def add_messages(
     for one in messages:
         await store.append(one)
     return messages
+
+
+def wire_body(response: Message, request: bytes) -> WireBody:
+    """The bytes of the call that a response came from."""
+    return WireBody(
+        id=response.id,
+        session_id=response.session_id,
+        provider="anthropic",
+        path="/v1/messages",
+        request=request,
+        response=(b'event: message_start\ndata: {"type":"message_start"}\n\n',),
+    )

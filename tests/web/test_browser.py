@@ -1,6 +1,7 @@
 """The viewer in a real browser: what a person does, and what hostile content must not do."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from metis.canonical import (
     ToolUseBlock,
     new_tool_use_id,
 )
-from viewer_data import MODEL, Part, add_messages, answered, message
+from viewer_data import MODEL, Part, add_messages, answered, message, wire_body
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 sync_api: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -44,7 +45,8 @@ HOSTILE = (
 PAGES = ("", "cost", "speed", "what-if", "sql?sql=select+count(*)+from+calls", "?q=owl", "nothing")
 OF_SESSION = (
     *("", "/requests", "/losses", "/what-if", "/resume", "/export"),
-    *("/turn?at={at}", "/replay?at={at}", "/requests?at={at}"),
+    *("/turn?at={at}", "/replay?at={at}", "/requests?at={at}", "/tree"),
+    *("/bytes?at={at}", "/bytes?at={at}&side=response&form=pretty", "?branch={at}"),
 )
 
 
@@ -77,6 +79,25 @@ async def fill(url: str) -> tuple[str, str, str, str]:
             ),
         ]
         messages = await add_messages(store, one.id, start, parts)
+        for number in (1, 3):
+            request = json.dumps({"messages": [f"owl {HOSTILE}" * 9 * number], "tools": []})
+            store.add_wire_bodies([wire_body(messages[number], request.encode())])
+        # The second prompt again, and an edited one: two branches and a fork.
+        for text in ("owl again", "owl edited"):
+            follow: dict[str, Any] = {
+                "at": start + timedelta(minutes=1),
+                "parents": (messages[0].id,),
+            }
+            await store.append(message(one.id, Role.USER, TextBlock(text), **follow))
+        await store.append(
+            message(
+                one.id,
+                Role.USER,
+                TextBlock("and now?"),
+                at=start + timedelta(minutes=2),
+                parents=(messages[-1].id,),
+            )
+        )
         long = await store.create_session()
         await store.append_all(
             message(long.id, Role.USER, TextBlock(f"line {n}"), at=start + timedelta(seconds=n))
@@ -245,8 +266,31 @@ def test_a_turn_says_why_what_and_how_much(shown: Shown) -> None:
     page.goto(f"{shown.root}s/{shown.session}/turn?at={shown.response}")
     for expected in ("the default of all sessions", "global_default", "2,100", "$0.0063", "bytes"):
         expect(page.locator("main")).to_contain_text(expected)
-    page.click("text=indented")
-    expect(page.locator("body")).to_contain_text('"messages"')
+    page.locator("a:has-text('indented')").first.click()
+    expect(page.locator("h1")).to_have_text("The request as it was sent")
+    expect(page.locator("pre.wire")).to_contain_text('"tools": []')
+    page.get_by_role("link", name="response", exact=True).click()
+    expect(page.locator("pre.wire")).to_contain_text("event: message_start")
+    page.go_back()
+    page.go_back()
+    page.click("a:has-text('byte ')")
+    expect(page.locator("tr:target mark")).to_contain_text("owl <script>")
+    assert page.faults == []
+
+
+def test_the_branches_of_a_conversation(shown: Shown) -> None:
+    page = shown.page()
+    page.goto(f"{shown.root}s/{shown.session}")
+    page.click("text=Branches")
+    rows = page.locator(".tree .row")
+    expect(rows).to_have_count(4)
+    expect(rows.nth(2)).to_contain_text("another prompt")
+    expect(page.locator(".tree .now")).to_have_count(1)
+    page.click("text=owl edited")
+    expect(page.locator("article")).to_have_count(2)
+    expect(page.locator("main")).to_contain_text("owl edited")
+    expect(page.locator("main")).not_to_contain_text("owl again")
+    assert page.faults == []
 
 
 def test_another_model_answers_the_same_turn(shown: Shown) -> None:

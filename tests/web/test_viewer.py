@@ -1,5 +1,7 @@
 """The viewer: who may look, what pages show, and that nothing in a conversation becomes markup."""
 
+import asyncio
+import html
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -23,8 +25,12 @@ from metis.canonical import (
     new_tool_use_id,
     new_ulid,
 )
+from metis.session.delegate import PARENT_KIND
 from metis.store.append import prepare_message
+from metis.store.entries import SidecarEntry
 from metis.store.exchanges import EXTERNAL_KEY, ExchangeJob, ExchangeRow
+from metis.store.wire_bodies import WireBody
+from metis.web import live
 from metis.web.app import COOKIE, TokenAccess, Viewer
 from metis.web.index import ViewerIndex, index_path
 from viewer_data import Part, add_messages, answered, message
@@ -126,7 +132,7 @@ async def test_another_host_and_other_methods_are_refused(shown: Any) -> None:
     "path",
     [
         *("", "/requests", "/losses", "/export.html", "/requests?first=gemini:x&second=ollama:y"),
-        *("/what-if", "/resume", "/export", "/replay?at=x", "/older?before=9"),
+        *("/what-if", "/resume", "/export", "/replay?at=x", "/older?before=9", "/tree"),
     ],
 )
 async def test_nothing_in_a_conversation_becomes_markup(shown: Any, path: str) -> None:
@@ -220,13 +226,137 @@ async def test_a_list_says_what_changed_since(shown: Any, monkeypatch: pytest.Mo
     assert "1 changed" in (await browser.get(f"/changed?since_ms={since[1]}"))[2]
 
 
-async def test_the_bytes_around_a_place(shown: Any) -> None:
+async def add_bytes(store: Any, session_id: str) -> tuple[str, str, bytes, bytes]:
+    """Store the bytes of both responses; return the ids and the requests."""
+    first, last = [one.id for one in await store.messages(session_id) if one.role is Role.ASSISTANT]
+    old = b'{"model":"m","messages":["%s"],"tools":[]}' % ("ä" * 3000).encode()
+    new = old.replace(b'"],"tools"', b'","</script><script>alert(1)"],"tools"')
+    for body_id, request in ((first, old), (last, new)):
+        body = WireBody(
+            id=body_id,
+            session_id=session_id,
+            provider="anthropic",
+            path="/v1/messages",
+            request=request,
+            response=(b'event: x\ndata: {"a":1}\n\n', b'event: y\ndata: {"b":"<b>"}\n\n'),
+        )
+        store.add_wire_bodies([body])
+    await until_stored(store, session_id, last)
+    return first, last, old, new
+
+
+async def until_stored(store: Any, session_id: str, body_id: str) -> None:
+    for _ in range(600):
+        if await store.wire_body(session_id, body_id) is not None:
+            return
+        await asyncio.sleep(0.1)
+    pytest.fail("the bytes were not stored")
+
+
+async def test_the_bytes_as_they_were_sent(shown: Any) -> None:
+    browser, session_id, opened = shown
+    first, last, old, new = await add_bytes(opened, session_id)
+    path = f"/s/{session_id}/request?at={last}"
+    assert (await browser.get(path))[2] == new.decode()
+    assert (await browser.get(f"{path}&side=response"))[2].count("event:") == 2
+    changed = old.index(b'"],"tools"') + 1
+    turn = (await browser.get(f"/s/{session_id}/turn?at={last}"))[2]
+    assert f"byte={changed}#b{changed}" in turn
+    assert f"{changed:,} of {len(new):,} bytes" in turn
+    assert f"turn?at={first}" in turn
+    assert "POST /v1/messages" in turn
+    page = (await browser.get(f"/s/{session_id}/bytes?at={last}&byte={changed}"))[2]
+    assert f'id="b{changed}"' in page
+    assert "<mark>,&#34;&lt;/script&gt;&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in page
+    assert "\ufffd" not in page  # no character is cut
+    pretty = (await browser.get(f"/s/{session_id}/bytes?at={last}&side=response&form=pretty"))[2]
+    assert "event: y\n{\n  &#34;b&#34;: &#34;&lt;b&gt;&#34;\n}" in pretty
+    for query in (f"at={last}&byte=999999", "at=nobody"):
+        assert (await browser.get(f"/s/{session_id}/bytes?{query}"))[0] in (400, 404)
+
+
+async def test_a_long_body_is_shown_in_pages(shown: Any) -> None:
     browser, session_id, opened = shown
     last = (await opened.messages(session_id))[-1].id
-    whole = (await browser.get(f"/s/{session_id}/request?at={last}"))[2]
-    part = (await browser.get(f"/s/{session_id}/request?at={last}&byte=300"))[2]
-    assert whole.startswith('{"')
-    assert part == whole[100:4300]
+    request = json.dumps(["é" * 50_000 + str(n) for n in range(3)], ensure_ascii=False).encode()
+    opened.add_wire_bodies(
+        [WireBody(id=last, session_id=session_id, provider="p", path="/", request=request)]
+    )
+    await until_stored(opened, session_id, last)
+    shown_text, path = "", f"/s/{session_id}/bytes?at={last}"
+    while path:
+        page = (await browser.get(path))[2]
+        shown_text += "".join(re.findall(r"</a></td><td>(.*?)</td></tr>", page))
+        more = re.search(r"&amp;from=(\d+)\">Later", page)
+        path = f"/s/{session_id}/bytes?at={last}&from={more[1]}" if more else ""
+    assert html.unescape(shown_text) == request.decode()
+
+
+async def test_without_bytes_the_request_is_written_again(shown: Any) -> None:
+    browser, session_id, opened = shown
+    last = (await opened.messages(session_id))[-1].id
+    assert "are not stored" in (await browser.get(f"/s/{session_id}/turn?at={last}"))[2]
+    assert (await browser.get(f"/s/{session_id}/request?at={last}"))[2].startswith('{"')
+    assert "are not stored" in (await browser.get(f"/s/{session_id}/bytes?at={last}"))[2]
+
+
+async def test_branches_forks_and_sub_agents_are_a_tree(shown: Any) -> None:
+    browser, session_id, opened = shown
+    messages = await opened.messages(session_id)
+    start, call = messages[0], messages[1].content[2].id
+    now = datetime.now(UTC)
+    follow: dict[str, Any] = {"at": now, "parents": (start.id,)}
+    again = message(session_id, Role.ASSISTANT, TextBlock("a second try"), **follow, **answered())
+    await opened.append(again)
+    follow["parents"] = (again.id,)
+    edited = message(session_id, Role.USER, TextBlock(f"edited {HOSTILE}"), **follow)
+    await opened.append(edited)
+    await opened.append(message(session_id, Role.USER, TextBlock("edited twice"), **follow))
+    fork = await opened.fork(session_id, at=messages[1].id)
+    worker = await opened.create_session()
+    parent = {"session_id": session_id, "tool_use_id": call}
+    fields: dict[str, Any] = {
+        "session_id": worker.id,
+        "created_at": now,
+        "kind": PARENT_KIND,
+        "data": parent,
+    }
+    await opened.record(SidecarEntry(id=new_ulid(), **fields))
+    await opened.append(message(worker.id, Role.USER, TextBlock("the work"), at=now))
+    page = (await browser.get(f"/s/{session_id}/tree"))[2]
+    rows = re.findall(r'<li class="row (.*?)">(.*?)</li>\n', page, re.DOTALL)
+    assert [kind for kind, _ in rows] == ["d0", "d1", "d1", "d2", "d2 now"]
+    assert "answered again" in rows[2][1]
+    assert "another prompt" in rows[4][1]
+    assert "the conversation goes on here" in rows[4][1]
+    # Both began in the branch of the first answer.
+    assert f'fork: <a href="/s/{fork.id}"' in rows[1][1]
+    assert f'sub-agent: <a href="/s/{worker.id}">the work' in rows[1][1]
+    assert "<script>alert" not in page
+    branch = (await browser.get(f"/s/{session_id}?branch={edited.id}"))[2]
+    assert "a second try" in branch
+    assert "edited twice" not in branch
+    assert "edited &lt;script" in branch
+
+
+async def test_a_deep_tree_is_listed_without_recursion(shown: Any) -> None:
+    browser, _, opened = shown
+    session = await opened.create_session()
+    at = datetime.now(UTC)
+    parent = message(session.id, Role.USER, TextBlock("start"), at=at)
+    messages = [parent]
+    for number in range(700):
+        follow: dict[str, Any] = {"at": at, "parents": (parent.id,)}
+        pair = [
+            message(session.id, Role.USER, TextBlock(f"{number}{side}"), **follow) for side in "ab"
+        ]
+        messages += pair
+        parent = pair[0]
+    await opened.append_all(messages)
+    page = (await browser.get(f"/s/{session.id}/tree"))[2]
+    assert page.count('<li class="row ') == 500
+    assert "More branches" in page
 
 
 async def test_calls_that_a_fork_copied_are_counted_once(shown: Any) -> None:
@@ -246,6 +376,10 @@ async def test_the_filters_offer_the_values_of_the_conversations(shown: Any) -> 
     assert (await index.choices())["model"] != []
     # Who has no conversation here learns nothing of those of others.
     assert not any((await index.choices("another")).values())
+    for record in await opened.sessions():
+        await opened.delete(record.id)
+    await index.refresh()
+    assert not any((await index.choices()).values())
     index.close()
 
 
@@ -323,3 +457,89 @@ async def test_forks_are_children_until_they_are_deleted(shown: Any) -> None:
     await index.refresh()
     assert await index.select("SELECT * FROM links") == []
     index.close()
+
+
+class Tail:
+    """A page that follows a conversation; `leave` closes it."""
+
+    def __init__(self, viewer: Viewer, target: str) -> None:
+        path, _, query = target.partition("?")
+        self._parts: asyncio.Queue[bytes] = asyncio.Queue()
+        self._left = asyncio.Event()
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(b"host", b"127.0.0.1"), (b"cookie", f"{COOKIE}={TOKEN}".encode())],
+        }
+        self.task = asyncio.create_task(viewer(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, object]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, event: dict[str, Any]) -> None:
+        if event.get("body"):
+            await self._parts.put(event["body"])
+
+    async def wait_for(self, text: str) -> str:
+        async with asyncio.timeout(60):
+            while text not in (part := (await self._parts.get()).decode()):
+                pass
+        return part
+
+    async def leave(self) -> None:
+        self._left.set()
+        async with asyncio.timeout(60):
+            await self.task
+
+
+async def test_a_tail_shows_what_follows_within_a_second_of_the_last_message(shown: Any) -> None:
+    _, session_id, opened = shown
+    viewer = Viewer(opened, TokenAccess(TOKEN))
+    tail = Tail(viewer, f"/s/{session_id}/live?after=4")
+    await tail.wait_for("retry")
+    for number in range(3):
+        await opened.append(
+            message(
+                session_id, Role.USER, TextBlock(f"line {number} {HOSTILE}"), at=datetime.now(UTC)
+            )
+        )
+        part = await tail.wait_for(f"line {number}")
+        assert "<script>alert" not in part
+    await tail.leave()
+
+
+async def test_tails_share_one_query_and_end_with_their_pages(
+    shown: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, session_id, opened = shown
+    viewer = Viewer(opened, TokenAccess(TOKEN))
+    tails = [Tail(viewer, f"/s/{session_id}/live?after=4") for _ in range(live.MAX_TAILS)]
+    for tail in tails:
+        await tail.wait_for("retry")
+    refused = Tail(viewer, f"/s/{session_id}/live?after=4")
+    await refused.wait_for("too many")
+    await refused.leave()
+    # Nothing happens in the conversation, yet pages that were left free their places.
+    for tail in tails[1:]:
+        await tail.leave()
+    reads = 0
+    newest = live._read_newest  # pyright: ignore[reportPrivateUsage] - to count
+
+    def count(*arguments: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return newest(*arguments)
+
+    monkeypatch.setattr(live, "_read_newest", count)
+    again = [Tail(viewer, f"/s/{session_id}/live?after=4") for _ in range(50)]
+    for tail in again:
+        await tail.wait_for("retry")
+    await opened.append(message(session_id, Role.USER, TextBlock("news"), at=datetime.now(UTC)))
+    for tail in (tails[0], *again):
+        await tail.wait_for("news")
+    assert reads < 50
+    for tail in (tails[0], *again):
+        await tail.leave()

@@ -42,7 +42,7 @@ class View(Struct, frozen=True):
     """The id of the last message; None if there is none."""
 
 
-class _Node(Struct, gc=False):
+class Node(Struct, gc=False):
     """One message of a thread, or the note of a rewind."""
 
     message: Message
@@ -58,7 +58,7 @@ class Threads:
 
     def __init__(self, entries: Iterable[AnyEntry] = (), *, lookup: Lookup | None = None) -> None:
         self._lookup = lookup
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, Node] = {}
         self._bookmarks: dict[str, str] = {}
         self._moves: dict[str, int] = {}
         self._retracted: set[str] = set()
@@ -76,6 +76,14 @@ class Threads:
     def bookmarks(self) -> Mapping[str, str]:
         """Message ids by bookmark name."""
         return self._bookmarks
+
+    def nodes(self) -> Iterable[Node]:
+        """Return the messages of all threads with their parents, in the order of the journal."""
+        return self._nodes.values()
+
+    def is_retracted(self, message_id: str) -> bool:
+        """Return whether a message was retracted."""
+        return message_id in self._retracted
 
     def add(self, entry: AnyEntry) -> None:
         """Add the next entry of the journal.
@@ -143,7 +151,7 @@ class Threads:
         self._tip = message.id
 
     def _add_node(self, message: Message, parents: tuple[str, ...]) -> None:
-        node = self._nodes[message.id] = _Node(message, parents, len(self._nodes) + 1)
+        node = self._nodes[message.id] = Node(message, parents, len(self._nodes) + 1)
         inherited = self._nodes[parents[-1]].bookmarks if parents else ()
         if inherited:
             # A bookmark that was moved or removed since is not inherited.
@@ -220,13 +228,13 @@ class Threads:
         for name in [name for name, at in self._bookmarks.items() if at == head]:
             self._set_bookmark(name, target)
 
-    def _visible(self, head: str | None) -> list[_Node]:
+    def _visible(self, head: str | None) -> list[Node]:
         if head is None:
             return []
         if not self._retracted:
             return self._chain(head) or [node for _, node in self._ancestors(head)]
         hidden = set[str]()
-        visible: list[_Node] = []
+        visible: list[Node] = []
         for message_id, node in self._ancestors(head):
             if message_id in self._retracted or any(parent in hidden for parent in node.parents):
                 hidden.add(message_id)
@@ -234,7 +242,7 @@ class Threads:
                 visible.append(node)
         return visible
 
-    def _chain(self, head: str) -> list[_Node] | None:
+    def _chain(self, head: str) -> list[Node] | None:
         """Return the path to a head if each message has one parent, else None.
 
         Nearly every thread is such a chain, and this is several times as fast as `_ancestors`.
@@ -248,7 +256,7 @@ class Threads:
         chain.reverse()
         return None if parents else chain
 
-    def _ancestors(self, head: str) -> Iterator[tuple[str, _Node]]:
+    def _ancestors(self, head: str) -> Iterator[tuple[str, Node]]:
         """Yield the path to a head: parents before children, in their order, each once."""
         done = set[str]()
         open_ = set[str]()
@@ -271,18 +279,18 @@ class Threads:
                 raise CycleError(message_id)
             stack.extend(reversed(waiting))
 
-    def _node(self, message_id: str) -> _Node:
+    def _node(self, message_id: str) -> Node:
         node = self._find(message_id)
         if node is None:
             raise UnknownHeadError(message_id)
         return node
 
-    def _find(self, message_id: str) -> _Node | None:
+    def _find(self, message_id: str) -> Node | None:
         node = self._nodes.get(message_id)
         if node is None and self._lookup is not None:
             foreign = self._lookup(message_id)
             if foreign is not None:
-                node = self._nodes[message_id] = _Node(foreign[0], tuple(foreign[1]), 0)
+                node = self._nodes[message_id] = Node(foreign[0], tuple(foreign[1]), 0)
         return node
 
     def _with_summary(self, messages: list[Message]) -> list[Message]:

@@ -11,6 +11,7 @@ import hmac
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from importlib.resources import files
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, urlencode
@@ -21,6 +22,7 @@ from metis.canonical.errors import MetisError, UnknownSessionError
 from metis.events.trace import TraceStore
 from metis.store import Store
 from metis.web.index import ViewerIndex
+from metis.web.live import LiveTails
 from metis.web.pages import Pages
 from metis.web.statistics import Content, number
 from metis.web.turns import Replayer
@@ -33,9 +35,6 @@ Receive = Callable[[], Awaitable[dict[str, object]]]
 
 COOKIE = "metis_viewer"
 MAX_FORM_BYTES = 64 * 1024
-_LIVE_S = 0.5
-"""How often the live tail looks for new messages."""
-_MAX_TAILS = 200
 _LOCAL_HOST = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 _STATIC = {
     "style.css": "text/css",
@@ -196,7 +195,7 @@ class Viewer:
         self._replayer = replayer
         self._trace = trace
         self._pages: dict[str | None, Pages] = {}
-        self._tails = 0
+        self._tails = LiveTails(store)
         self._templates = Environment(
             loader=FunctionLoader(_load_template), autoescape=True, undefined=StrictUndefined
         )
@@ -303,45 +302,44 @@ class Viewer:
 
     async def _live(self, pages: Pages, session_id: str, after: int) -> AsyncGenerator[bytes]:
         """Yield what is added to a conversation, as server-sent events of HTML."""
-        if self._tails >= _MAX_TAILS:
+        if self._tails.is_full:
             yield b"event: busy\ndata: too many pages follow conversations\n\n"
             return
-        self._tails += 1
-        try:
-            yield b"retry: 2000\n\n"
-            updated_at = None
-            while True:
-                session = await self._store.session(session_id)
-                if session.updated_at != updated_at:
-                    updated_at = session.updated_at
-                    content, last = await pages.one.newer(session_id, after)
-                    if last > after:
-                        after = last
-                        html = self._templates.get_template(content.template)
-                        text = html.render(**content.values)
-                        lines = "".join(f"data: {line}\n" for line in text.splitlines())
-                        yield f"id: {after}\n{lines}\n".encode("utf-8", "replace")
-                await asyncio.sleep(_LIVE_S)
-        finally:
-            self._tails -= 1
+        yield b"retry: 2000\n\n"
+        template = self._templates.get_template("items.html")
+        async with aclosing(self._tails.changes(session_id)) as changes:
+            async for _ in changes:
+                content, last = await pages.one.newer(session_id, after)
+                if content.values["items"]:
+                    after = last
+                    text = template.render(**content.values)
+                    lines = "".join(f"data: {line}\n" for line in text.splitlines())
+                    yield f"id: {after}\n{lines}\n".encode("utf-8", "replace")
 
     async def _send_stream(
         self, parts: AsyncGenerator[bytes], receive: Receive, send: Send
     ) -> None:
         headers = [(b"content-type", b"text/event-stream"), *_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sending = asyncio.ensure_future(_send_parts(parts, send))
+        # A page that was left must not be followed until the next message.
         disconnection = asyncio.ensure_future(_wait_for_end(receive))
         try:
-            async for part in parts:
-                if disconnection.done():
-                    break
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-        except MetisError as error:
-            log.info("a live tail ended: %s", error)
+            await asyncio.wait((sending, disconnection), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            sending.cancel()
             disconnection.cancel()
+            await asyncio.gather(sending, disconnection, return_exceptions=True)
             await parts.aclose()
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_parts(parts: AsyncGenerator[bytes], send: Send) -> None:
+    try:
+        async for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    except MetisError as error:
+        log.info("a live tail ended: %s", error)
 
 
 async def _wait_for_end(receive: Receive) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from metis.canonical.blocks import AudioBlock, DocumentBlock, VideoBlock
 from metis.canonical.errors import InvalidValueError, MetisError
-from metis.canonical.message import Message, Role
+from metis.canonical.message import Message
 from metis.catalog.tables import catalog
 from metis.events.trace import TraceStore
 from metis.interchange.export import Conversation
@@ -21,14 +21,15 @@ from metis.store import Store
 from metis.store.entries import AnyEntry, MessageEntry
 from metis.store.exchanges import EXTERNAL_KEY
 from metis.store.queries import read_history_before
+from metis.store.threads import Threads
 from metis.web import turns, views
+from metis.web.branches import Child, branches
 from metis.web.index import ViewerIndex, usd
 from metis.web.statistics import Content, Query, number
+from metis.web.wire_pages import WirePages
 
 PAGE = 50
 """How many conversations or entries one page has."""
-_BYTES_BEFORE, _BYTES_BEHIND = 200, 4_000
-"""How much of a request is shown around a byte."""
 _OCTETS = "application/octet-stream"
 _FILE_TYPES = {
     "application/pdf": "pdf",
@@ -50,12 +51,16 @@ class ConversationPages:
         self._index = index
         self._tenant = tenant
         self._trace = trace
+        self._wire = WirePages(store)
 
     async def conversation(self, session_id: str, query: Query) -> Content:
         """Return the newest page of a conversation, or the one that ends behind a message."""
         session = await self._store.session(session_id)
         at, before = query.get("at", ""), number(query.get("before"))
-        if at:
+        branch = query.get("branch", "")
+        if branch:
+            history = await self._branch(session_id, branch, before)
+        elif at:
             history = await self._around(session_id, at)
         elif before:
             history = await self._before(session_id, before)
@@ -72,8 +77,9 @@ class ConversationPages:
                 "session": session,
                 "items": views.timeline(history),
                 "before": first if first > 1 else 0,
-                "last": history[-1].seq if history else 0,
-                "is_newest": not at and not before,
+                "branch": branch,
+                "last": _complete_until(history, first - 1),
+                "is_newest": not at and not before and not branch,
                 "cost": views.format_usd(usd(row[0]["pico_usd"])) if row else "",
                 "children": await self._children(session_id),
             },
@@ -86,14 +92,40 @@ class ConversationPages:
             return history[-PAGE:]
         return [entry for entry in history if at - PAGE // 2 <= entry.seq <= at + PAGE // 2]
 
-    async def _children(self, session_id: str) -> Sequence[tuple[str, str, str]]:
-        """Return sub-agents and forks: id, kind and title."""
+    async def _branch(self, session_id: str, tip: str, before: int) -> Sequence[AnyEntry]:
+        """Return the newest messages of the thread that ends with a message."""
+        history = await self._store.history(session_id)
+        thread = {message.id for message in Threads(history).path(tip)}
+        entries = [
+            entry for entry in history if entry.id in thread and (not before or entry.seq < before)
+        ]
+        return entries[-PAGE:]
+
+    async def tree(self, session_id: str, query: Query) -> Content:
+        """Return the branches of a conversation, with its forks and sub-agents."""
+        del query
+        session = await self._store.session(session_id)
+        await self._index.refresh_if_due()
+        history = await self._store.history(session_id)
+        rows, others, has_more = branches(history, await self._children(session_id))
+        values = {
+            "title": "Branches",
+            "session": session,
+            "rows": rows,
+            "others": others,
+            "has_more": has_more,
+            "format_usd": views.format_usd,
+        }
+        return Content(template="tree.html", values=values)
+
+    async def _children(self, session_id: str) -> Sequence[Child]:
+        """Return the sub-agents and forks that began in a conversation."""
         rows = await self._index.select(
-            "SELECT child, kind, title FROM links JOIN conversations ON id = child "
+            "SELECT child, kind, title, place FROM links JOIN conversations ON id = child "
             "WHERE parent = ? AND (? IS NULL OR tenant = ?) LIMIT 200",
             (session_id, self._tenant, self._tenant),
         )
-        return [(row["child"], row["kind"], row["title"]) for row in rows]
+        return [Child(row["child"], row["kind"], row["title"], row["place"]) for row in rows]
 
     async def _before(self, session_id: str, before: int) -> Sequence[AnyEntry]:
         return await self._store.read(
@@ -102,9 +134,14 @@ class ConversationPages:
 
     async def older(self, session_id: str, query: Query) -> Content:
         """Return the entries before a number, as a part of a page."""
-        history = await self._before(session_id, number(query.get("before"), 1))
+        before, branch = number(query.get("before"), 1), query.get("branch", "")
+        if branch:
+            history = await self._branch(session_id, branch, before)
+        else:
+            history = await self._before(session_id, before)
         first = history[0].seq if history else 1
         values = {
+            "branch": branch,
             "items": views.timeline(history),
             "session": await self._store.session(session_id),
             "before": first if first > 1 else 0,
@@ -112,12 +149,14 @@ class ConversationPages:
         return Content(template="items.html", values=values)
 
     async def newer(self, session_id: str, after: int) -> tuple[Content, int]:
-        """Return the entries after a number, for the live tail, and the last number."""
+        """Return the entries after a number, for the live tail, and the last number.
+
+        A message that is still written is among them, but comes again: its number is not passed.
+        """
         history = await self._store.history(session_id, after=after)
         session = await self._store.session(session_id)
-        complete = [entry for entry in history if not _is_partial(entry)]
-        last = complete[-1].seq if complete else after
-        values = {"items": views.timeline(complete), "session": session, "before": 0}
+        last = _complete_until(history, after)
+        values = {"items": views.timeline(history), "session": session, "before": 0, "branch": ""}
         return Content(template="items.html", values=values), last
 
     async def turn(self, session_id: str, query: Query) -> Content:
@@ -125,7 +164,7 @@ class ConversationPages:
         history = await self._store.history(session_id)
         message = stored_message(history, query.get("at", ""))
         metadata, usage = message.metadata, message.metadata.usage
-        sent = views.request_history(history, message.id)
+        body = await self._wire.body(message)
         exchange = await self._exchange(message)
         events = [] if self._trace is None else await turns.turn_events(self._trace, message)
         window = None
@@ -144,10 +183,9 @@ class ConversationPages:
                 "failures": turns.failed_attempts(events),
                 "first_ms": turns.first_chunk_ms(events, message),
                 "window": window,
-                "sent_count": len(sent),
-                "cache": turns.cache_map([*sent, message], message.id)
-                if message.role is Role.ASSISTANT
-                else None,
+                "sent_count": len(views.request_history(history, message.id)),
+                "body": body,
+                "cache": await self._wire.cache_map(history, message, body),
                 "exchange": exchange,
                 "format_usd": views.format_usd,
             },
@@ -159,17 +197,16 @@ class ConversationPages:
         return None if row is None else msgspec.json.decode(row.record_json)
 
     async def request(self, session_id: str, query: Query) -> Content:
-        """Return the body of a request or of a response as the provider's protocol writes it."""
+        """Return a body as a text to save: as it was sent or received, else written again."""
         history = await self._store.history(session_id)
         message = stored_message(history, query.get("at", ""))
-        target = query.get("model") or message.metadata.model or ""
-        body = views.wire_request(views.request_history(history, message.id), target).body
-        if query.get("form") == "pretty":
-            body = msgspec.json.format(body, indent=2)
-        elif "byte" in query:
-            place = number(query["byte"])
-            body = body[max(0, place - _BYTES_BEFORE) : place + _BYTES_BEHIND]
-        return Content(data=bytes(body), media_type="text/plain")
+        data, _ = await self._wire.plain(history, message, query)
+        return Content(data=data, media_type="text/plain")
+
+    async def bytes_page(self, session_id: str, query: Query) -> Content:
+        """Return the bytes of a call, raw with their places, or indented."""
+        message = await self._store.message(session_id, query.get("at", ""))
+        return await self._wire.bytes_page(message, query)
 
     async def media(self, session_id: str, query: Query) -> Content:
         """Return the bytes of a document, audio or video, to save: a browser never shows them."""
@@ -234,5 +271,10 @@ def stored_message(history: Sequence[AnyEntry], message_id: str) -> Message:
     raise InvalidValueError("this conversation has no such message")
 
 
-def _is_partial(entry: AnyEntry) -> bool:
-    return isinstance(entry, MessageEntry) and entry.message.metadata.status == "partial"
+def _complete_until(history: Sequence[AnyEntry], after: int) -> int:
+    """Return the number of the last entry before the first message that is still written."""
+    for entry in history:
+        if isinstance(entry, MessageEntry) and entry.message.metadata.status == "partial":
+            break
+        after = entry.seq
+    return after

@@ -24,10 +24,10 @@ from metis.store.database import Transaction
 from metis.store.private_files import make_private_file
 from metis.store.records import SESSION_COLUMNS, SessionRecord, session_record, to_microseconds
 from metis.store.tables import TOUCH_INTERVAL_US
-from metis.web.index_rows import PICO, SCHEMA, Draft, write_draft
+from metis.web.index_rows import PICO, SCHEMA, Draft, rebuild_choices, write_draft
 
 T = TypeVar("T")
-_VERSION = 4
+_VERSION = 6
 _BATCH = 200
 _REFRESH_S = 2.0
 _REFRESHED_AT_ONCE = 20
@@ -207,6 +207,7 @@ class ViewerIndex:
                 database.executemany(f"DELETE FROM {table} WHERE conversation = ?", deleted)  # noqa: S608 - names of ours
             database.executemany("DELETE FROM links WHERE child = ?", deleted)
             database.executemany("DELETE FROM conversations WHERE id = ?", deleted)
+            rebuild_choices(database)
 
         await self._run(remove)
 
@@ -249,20 +250,13 @@ class ViewerIndex:
 
     async def choices(self, tenant: str | None = None) -> dict[str, list[str]]:
         """Return the values that filters can have."""
-
-        def read(database: sqlite3.Connection) -> dict[str, list[str]]:
-            result: dict[str, list[str]] = {}
-            for column in ("program", "model", "project", "key"):
-                sql = (
-                    f"SELECT DISTINCT {column} FROM conversations "  # noqa: S608 - names of ours
-                    "WHERE ? IS NULL OR tenant = ? LIMIT 500"
-                )
-                result[column] = sorted(
-                    row[0] for row in database.execute(sql, (tenant, tenant)) if row[0]
-                )
-            return result
-
-        return await self._run(read)
+        rows = await self.select(
+            "SELECT DISTINCT name, value FROM choices WHERE ? IS NULL OR tenant = ? "
+            "ORDER BY value LIMIT 2000",
+            (tenant, tenant),
+        )
+        names = ("program", "model", "project", "key")
+        return {name: [row[1] for row in rows if row[0] == name] for name in names}
 
     async def column(
         self, column: Literal["tenant", "title", "updated_us", "read_us"], ids: Sequence[str]

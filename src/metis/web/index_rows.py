@@ -59,8 +59,12 @@ CREATE TABLE errors (
   conversation TEXT NOT NULL, id TEXT NOT NULL, at_us INTEGER NOT NULL, tenant TEXT NOT NULL,
   cause TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (conversation, id)
 ) WITHOUT ROWID;
+CREATE TABLE choices (
+  tenant TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (tenant, name, value)
+) WITHOUT ROWID;
 CREATE TABLE links (
-  parent TEXT NOT NULL, child TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (parent, child)
+  parent TEXT NOT NULL, child TEXT NOT NULL, kind TEXT NOT NULL, place TEXT NOT NULL,
+  PRIMARY KEY (parent, child)
 ) WITHOUT ROWID;
 """
 
@@ -90,7 +94,8 @@ class Draft:
         self.results: list[tuple[int, int, str]] = []
         self.errors: list[tuple[Any, ...]] = []
         self.copied: set[str] = set()
-        self.links: list[tuple[str, str]] = []
+        self.links: list[tuple[str, str, str]] = []
+        """The conversation that it began in, how, and at which message or tool call."""
 
     def add(self, entries: Iterable[AnyEntry]) -> None:
         """Read entries up to the first message that is still being written."""
@@ -115,9 +120,12 @@ class Draft:
                 case CompactionEntry() if entry.details and "usage" in entry.details:
                     self._add_call(entry.id, entry.created_at, *recorded_usage(entry.details)[:2])
                 case SidecarEntry() if entry.kind == PARENT_KIND:
-                    self.links.append((str(entry.data.get("session_id")), "sub-agent"))
+                    data = entry.data
+                    place = str(data.get("tool_use_id") or "")
+                    self.links.append((str(data.get("session_id")), "sub-agent", place))
                 case ForkEntry():
-                    self.links.append((entry.source_session_id, "fork"))
+                    place = entry.source_message_id or ""
+                    self.links.append((entry.source_session_id, "fork", place))
                 case ErrorEntry():
                     cause = entry.kind or entry.code or "error"
                     self._add_error(entry.id, entry.created_at, cause, entry.text)
@@ -218,8 +226,11 @@ def write_draft(
         [(id_, one[0], one[1], tenant, *one[2:]) for one in draft.errors],
     )
     run_many(
-        "INSERT OR REPLACE INTO links VALUES (?, ?, ?)",
-        [(parent, id_, kind) for parent, kind in draft.links],
+        "INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?)",
+        [(parent, id_, kind, place) for parent, kind, place in draft.links],
+    )
+    write_choices(
+        database, tenant, draft.models, program=program, project=record.workspace_path, key=key
     )
     (cost,) = run(
         "SELECT coalesce(sum(pico_usd), 0) FROM calls WHERE conversation = ?", (id_,)
@@ -243,3 +254,26 @@ def write_draft(
             ),
         ),
     )
+
+
+def write_choices(
+    database: sqlite3.Connection, tenant: str, models: Iterable[str], **values: str
+) -> None:
+    """Add what filters of a conversation can select: a list of 100,000 is too long to search."""
+    pairs = [*values.items(), *(("model", model) for model in models)]
+    database.executemany(
+        "INSERT OR IGNORE INTO choices VALUES (?, ?, ?)",
+        [(tenant, name, value) for name, value in pairs if value],
+    )
+
+
+def rebuild_choices(database: sqlite3.Connection) -> None:
+    """Collect what filters can select again, after conversations were deleted."""
+    database.execute("DELETE FROM choices")
+    rows = database.execute(
+        "SELECT DISTINCT tenant, models, program, project, key FROM conversations"
+    )
+    for tenant, models, program, project, key in rows.fetchall():
+        write_choices(
+            database, tenant, models.split("\n"), program=program, project=project, key=key
+        )

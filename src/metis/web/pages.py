@@ -49,6 +49,8 @@ class Pages:
             "": self.one.conversation,
             "older": self.one.older,
             "turn": self.one.turn,
+            "tree": self.one.tree,
+            "bytes": self.one.bytes_page,
             "request": self.one.request,
             "media": self.one.media,
             "requests": self.comparisons.requests,

@@ -17,6 +17,7 @@ from metis.catalog.prices import PriceTable
 from metis.events import Event
 from metis.events.trace import EventQuery, TraceStore
 from metis.events.turn_events import LlmCallCompleted, LlmCallFailed, RouteDecided
+from metis.store.wire_bodies import shared_prefix
 from metis.verify.request_diff import aligned_lines
 from metis.web.views import MARKS, format_usd, wire_request
 
@@ -107,7 +108,10 @@ class CacheMap(Struct, frozen=True, kw_only=True):
     old: str
     new: str
     """What follows there in the earlier request and in this one."""
+    is_first: bool = False
+    """Whether there is no earlier request to the provider."""
     previous_id: str = ""
+    """The response to the earlier request; empty if it left none."""
     cached_tokens: int = 0
     uncached_tokens: int = 0
     written_tokens: int = 0
@@ -120,8 +124,8 @@ class CacheMap(Struct, frozen=True, kw_only=True):
         return 100 * self.shared_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
-def cache_map(messages: Sequence[Message], message_id: str) -> CacheMap | None:
-    """Compare the request of a response with the one before it to the same provider."""
+def rewritten_cache_map(messages: Sequence[Message], message_id: str) -> CacheMap | None:
+    """Compare the request of a response with the one before it, as this version writes them."""
     at = next((i for i, one in enumerate(messages) if one.id == message_id), None)
     if at is None or messages[at].role is not Role.ASSISTANT:
         return None
@@ -138,32 +142,26 @@ def cache_map(messages: Sequence[Message], message_id: str) -> CacheMap | None:
         old = wire_request(messages[: earlier[-1]], model).body if earlier else b""
     except MetisError:
         return None
-    shared = _shared_length(old, new)
-    usage = messages[at].metadata.usage
+    return cache_map(old, new, messages[at], messages[earlier[-1]].id if earlier else "")
+
+
+def cache_map(old: bytes, new: bytes, response: Message, previous_id: str) -> CacheMap:
+    """Compare the request of a response with the one before it to the same provider."""
+    shared = shared_prefix(old, new)
+    usage, model = response.metadata.usage, response.metadata.model or ""
     return CacheMap(
         total_bytes=len(new),
         shared_bytes=shared,
         before=_excerpt(new[max(0, shared - _EXCERPT) : shared]),
         old=_excerpt(old[shared : shared + _EXCERPT]),
         new=_excerpt(new[shared : shared + _EXCERPT]),
-        previous_id=messages[earlier[-1]].id if earlier else "",
+        is_first=not old,
+        previous_id=previous_id,
         cached_tokens=usage.cached_input_tokens if usage else 0,
         uncached_tokens=usage.input_tokens if usage else 0,
         written_tokens=usage.cache_creation_input_tokens if usage else 0,
         extra_usd=_price_above_cached(usage, model) if usage else None,
     )
-
-
-def _shared_length(first: bytes, second: bytes) -> int:
-    """Return how many bytes at the beginning are equal, by halving: slices compare fast."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _excerpt(data: bytes) -> str:

@@ -23,7 +23,11 @@ if (live) {
   const source = new EventSource(live.dataset.live);
   source.onmessage = (event) => {
     const isAtEnd = innerHeight + scrollY >= document.body.scrollHeight - 80;
-    live.insertAdjacentHTML("beforeend", event.data);
+    const part = document.createElement("template");
+    part.innerHTML = event.data;
+    // A message that was shown while it was written comes again.
+    for (const item of part.content.querySelectorAll(":scope > [id]")) document.getElementById(item.id)?.remove();
+    live.append(part.content);
     if (isAtEnd) scrollTo(0, document.body.scrollHeight);
   };
   addEventListener("pagehide", () => source.close());
