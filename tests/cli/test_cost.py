@@ -2,10 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import pytest
@@ -136,3 +138,79 @@ def test_costs_are_compared_with_another_table() -> None:
     unknown = run("cost", "--reprice", "1999-01-01")
     assert unknown.exit_code == 2
     assert "no price table has version '1999-01-01'" in unknown.stderr
+
+
+GENERATION = Path(__file__).parent.parent / "transport" / "exchanges" / "openrouter_generation.json"
+
+
+@pytest.fixture
+def openrouter(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The host of a recorded look-up, as the one that the settings name; gives the paths asked."""
+    exchange = json.loads(GENERATION.read_text())
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            is_recorded = self.path == exchange["request"]["path"]
+            missing = {"error": {"message": "no such key", "code": 401}}
+            body = json.dumps(exchange["response"] if is_recorded else missing).encode()
+            self.send_response(200 if is_recorded else 401)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - its name
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setenv("OPENROUTER_API_KEY", "sk-or-1")
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    assert run("config", "set", "base_urls.openrouter", address).exit_code == 0
+    yield paths
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def with_response_id(session_id: str, response_id: str) -> None:
+    """Add a response of OpenRouter with an id to a session."""
+    used = metadata_of("openrouter:sao10k/l3-stheno-8b", usage(9, "0.002"))
+    answer = replace(
+        assistant("so", metadata=replace(used, response_id=response_id)),
+        id=new_ulid(),
+        session_id=session_id,
+    )
+
+    async def append() -> None:
+        async with store.open() as opened:
+            await opened.append(answer)
+
+    asyncio.run(append())
+
+
+@pytest.mark.row("A-032")
+def test_what_the_provider_charged_is_looked_up_and_compared(openrouter: list[str]) -> None:
+    recorded = json.loads(GENERATION.read_text())["response"]["data"]["id"]
+    (session_id,) = store_sessions([(SONNET, usage(1000, "0.018"), MAY)])
+    with_response_id(session_id, recorded)
+    shown = run("cost", "--look-up", session_id)
+    assert shown.exit_code == 0, shown.output
+    assert openrouter == [f"/api/v1/generation?id={recorded}"]
+    assert f"{recorded}       $0.00200  $0.00150" in shown.stdout
+    assert "$0.00150 charged for 1 call, $0.00200 by our prices" in shown.stdout
+    charges = json.loads(run("cost", "--look-up", session_id, "--json").stdout)
+    assert [each["reported_cost_usd"] for each in charges] == ["0.0015"]
+
+
+def test_a_look_up_that_fails_names_the_call_and_the_reason(openrouter: list[str]) -> None:
+    (session_id,) = store_sessions([])
+    assert "such as openrouter" in run("cost", "--look-up", session_id).stdout
+    with_response_id(session_id, "gen-unknown")
+    shown = run("cost", "--look-up", session_id)
+    assert shown.exit_code == 1
+    assert "gen-unknown" in shown.stdout
+    assert "no such key" in shown.stdout
+    assert openrouter == ["/api/v1/generation?id=gen-unknown"]

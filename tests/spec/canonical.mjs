@@ -193,8 +193,8 @@ function writeTyped(node, given, path, mode) {
     case "object":
       if (node.kind !== "object") refuse("expected an object");
       return writeAny(node);
-    default: // free JSON that is kept byte for byte
-      return mode.comparable ? writeAny(node) : node.text;
+    default: // free JSON; of a part that only its issuer reads every byte is kept
+      return mode.comparable || !path.endsWith(".raw") ? writeAny(node) : node.text;
   }
 }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Literal
 
 import msgspec
@@ -9,9 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis import adapters
+from metis.canonical.errors import ProviderError
 from metis.catalog.tables import price_table
 from metis.cli.output import echo, echo_json
-from metis.cli.stored_sessions import on_store
+from metis.cli.stored_sessions import find_session, on_store
 from metis.cli.text import (
     bar,
     cell_width,
@@ -27,11 +29,13 @@ from metis.events import Event
 from metis.events.analytics import CostLine, RepricedTotals, cache_usage, cost_by, reprice_calls
 from metis.events.turn_events import LlmCallCompleted
 from metis.session.stored_calls import stored_calls
+from metis.settings import UserPaths, load
 from metis.store import Store
 from metis.wire.call import SIMULATED, UNPRICED
 
 Grouping = Literal["day", "model", "provider", "session"]
-_ALL = 1_000_000
+_MAX_LOOK_UPS = 1000
+"""How many of the newest messages are looked up: each is a request to the provider."""
 _MIN_BAR_WIDTH = 6
 _MAX_BAR_WIDTH = 30
 
@@ -68,6 +72,80 @@ async def print_cost(
     else:
         _print(report, calls, days)
     return 0
+
+
+class _Charge(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one call cost by our prices, and what its provider says that it charged."""
+
+    response_id: str
+    model: str
+    cost_usd: Decimal
+    reported_cost_usd: Decimal | None = None
+    error: str | None = None
+
+
+@on_store(recover=False)
+async def print_charges(store: Store, name: str, *, as_json: bool) -> int:
+    """Print what the providers of a session's calls charged; those without a look-up are left out.
+
+    OpenRouter has one. The amounts are a cross-check, and are not stored: messages never change.
+    """
+    from metis.transport import Keys, Transport  # noqa: PLC0415 - the table of costs needs none
+
+    record = await find_session(store, name)
+    messages = await store.messages(record.id, newest=_MAX_LOOK_UPS)
+    base_urls = load().settings.base_urls
+    charges: list[_Charge] = []
+    async with Transport(keys=Keys(file=UserPaths.from_environment().keys)) as transport:
+        for message in messages:
+            provider, usage = message.metadata.provider or "", message.metadata.usage
+            response_id = message.metadata.response_id
+            if usage is None or not response_id or provider not in adapters.names():
+                continue
+            adapter = adapters.get(provider, base_url=base_urls.get(provider))
+            if not adapter.profile.cost_path:
+                continue
+            charge = _Charge(
+                response_id=response_id,
+                model=message.metadata.model or provider,
+                cost_usd=usage.cost_usd,
+                reported_cost_usd=usage.reported_cost_usd,
+            )
+            try:
+                priced = await transport.look_up_cost(adapter, message)
+                looked_up = priced.metadata.usage
+                amount = None if looked_up is None else looked_up.reported_cost_usd
+                charge = replace(charge, reported_cost_usd=amount)
+            except ProviderError as error:
+                charge = replace(charge, error=str(error))
+            charges.append(charge)
+    if as_json:
+        echo_json(msgspec.json.format(msgspec.json.encode(charges)))
+    elif charges:
+        _print_charges(charges)
+    else:
+        echo("No call of this session has a provider with a look-up of costs, such as openrouter.")
+    return int(any(charge.error is not None for charge in charges))
+
+
+def _print_charges(charges: Sequence[_Charge]) -> None:
+    rows = [
+        (
+            charge.model,
+            charge.response_id,
+            format_usd(charge.cost_usd),
+            "" if charge.reported_cost_usd is None else format_usd(charge.reported_cost_usd),
+            charge.error or "",
+        )
+        for charge in charges
+    ]
+    for line in table(("model", "response", "by our prices", "charged", ""), rows, right=(2, 3)):
+        echo(line)
+    stated = [charge for charge in charges if charge.reported_cost_usd is not None]
+    ours = sum((charge.cost_usd for charge in stated), Decimal(0))
+    charged = sum((charge.reported_cost_usd or Decimal(0) for charge in stated), Decimal(0))
+    answered = f"{count(len(stated), 'call')}"
+    echo(f"\n{format_usd(charged)} charged for {answered}, {format_usd(ours)} by our prices")
 
 
 def _print(report: _Report, calls: Sequence[Event], days: int | None) -> None:

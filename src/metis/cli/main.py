@@ -351,13 +351,26 @@ def models(
 @click.option(
     "--reprice", metavar="VERSION", help="Compare with a price table, such as 2026-05-08 or newest."
 )
+@click.option(
+    "--look-up",
+    metavar="SESSION",
+    help="Ask the provider what it charged for the calls of a session, and compare.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def cost(
-    store: str | None, by: Any, days: int | None, reprice: str | None, *, as_json: bool
+def cost(  # noqa: PLR0913 - one parameter per option
+    store: str | None,
+    by: Any,
+    days: int | None,
+    reprice: str | None,
+    look_up: str | None,
+    *,
+    as_json: bool,
 ) -> int:
     """Show what conversations have cost."""
-    from metis.cli.cost import print_cost
+    from metis.cli.cost import print_charges, print_cost
 
+    if look_up is not None:
+        return print_charges(store, look_up, as_json=as_json)
     return print_cost(store, by, days=days, reprice=reprice, as_json=as_json)
 
 
