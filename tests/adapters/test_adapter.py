@@ -1,3 +1,5 @@
+"""The adapter: registry, options, losses, capabilities, and conversations across providers."""
+
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -51,7 +53,7 @@ def test_capabilities_come_from_the_catalogue_or_are_assumed() -> None:
 
 @pytest.mark.row("M-013", "M-016", "M-109", "M-199")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_request_is_a_value_and_never_the_canonical_json(name: str) -> None:
+def test_request_body_is_wire_json_not_canonical_json(name: str) -> None:
     adapter = adapters.get(name)
     one, two = (adapter.to_wire(TALK, [TOOL], AdapterOptions()) for _ in range(2))
     assert one == two
@@ -79,14 +81,14 @@ def test_each_loss_is_one_warning_with_its_facts(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.row("M-064")
-def test_a_critical_block_fails_before_anything_is_made() -> None:
+def test_critical_block_fails_before_encoding() -> None:
     message = user(replace(image(), critical=True))
     with pytest.raises(CriticalLossError):
         adapters.get("openai-compatible").to_wire([message])
 
 
 @pytest.mark.row("M-014")
-def test_options_of_one_protocol_go_to_that_protocol_only() -> None:
+def test_native_options_are_sent_only_to_their_protocol() -> None:
     options = AdapterOptions(
         native={"openai_chat": {"logit_bias": {"1": 2}}}, stop_sequences=("x",)
     )
@@ -100,7 +102,7 @@ def test_options_of_one_protocol_go_to_that_protocol_only() -> None:
 
 
 @pytest.mark.row("T196", "T201")
-def test_server_side_tools_stay_with_their_provider_and_are_told() -> None:
+def test_server_side_tools_are_losses_at_other_providers() -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
     body: dict[str, Any] = {
         "model": "claude-sonnet-4-6",
@@ -118,7 +120,7 @@ def test_server_side_tools_stay_with_their_provider_and_are_told() -> None:
 
 
 @pytest.mark.row("T183")
-def test_an_option_that_a_provider_refuses_is_left_out_and_told() -> None:
+def test_option_the_provider_refuses_is_omitted_with_loss() -> None:
     options = AdapterOptions(temperature=0.5, top_k=3, model="gpt-4.1")
     wire = adapters.get("openai").to_wire(TALK[:1], options=options)
     assert json.loads(wire.body)["temperature"] == 0.5
@@ -146,7 +148,7 @@ def test_an_option_that_a_provider_refuses_is_left_out_and_told() -> None:
         ("openrouter", "anthropic/claude-opus-4.7", []),
     ],
 )
-def test_what_a_model_refuses_is_a_fact_of_the_model(
+def test_unsupported_options_follow_model_capabilities(
     name: str, model: str, refused: list[str]
 ) -> None:
     options = AdapterOptions(temperature=0.5, top_p=0.5, top_k=3, model=model)
@@ -157,7 +159,7 @@ def test_what_a_model_refuses_is_a_fact_of_the_model(
 
 
 @pytest.mark.row("M-151", "M-195")
-def test_what_another_adapter_remembers_changes_nothing() -> None:
+def test_cache_of_another_adapter_changes_nothing() -> None:
     bare = TALK[1]
     raw = {"openai_chat": {"ids": {CALL.id: "call_x"}}, "unheard_of": {"a": 1}}
     with_raw = replace(bare, metadata=replace(bare.metadata, provider_raw=raw))
@@ -193,7 +195,7 @@ ANSWER = {
 
 
 @pytest.mark.row("M-151", "M-173", "M-195", "T13")
-def test_a_host_does_not_see_how_another_host_of_the_protocol_spells() -> None:
+def test_unmapped_keys_are_not_sent_to_another_host_of_the_protocol() -> None:
     host = adapters.get("openai-compatible")
     answer = host.from_wire_response(ANSWER)
     (called,) = (block for block in answer.content if isinstance(block, ToolUseBlock))
@@ -225,7 +227,7 @@ def test_a_host_does_not_see_how_another_host_of_the_protocol_spells() -> None:
 
 
 @pytest.mark.row("M-014", "T183")
-def test_a_host_gets_the_options_that_all_hosts_of_the_protocol_know() -> None:
+def test_host_receives_options_common_to_the_protocol() -> None:
     body: dict[str, Any] = {
         "model": "gpt-5",
         "messages": [{"role": "user", "content": "go"}],
@@ -259,7 +261,7 @@ def test_a_host_gets_the_options_that_all_hosts_of_the_protocol_know() -> None:
 
 
 @pytest.mark.row("M-009", "M-056", "M-168", "M-173", "T204", "T205")
-def test_a_conversation_walks_to_another_provider_and_back() -> None:
+def test_conversation_moves_to_another_provider_and_back() -> None:
     anthropic, openai = adapters.get("anthropic"), adapters.get("openai")
     context = RequestContext(session_id="sess_walk")
     first = anthropic.from_wire_response(
@@ -314,7 +316,7 @@ STREAM = (
 
 
 @pytest.mark.row("M-201", "M-237")
-def test_a_stream_of_one_provider_becomes_that_of_another() -> None:
+def test_stream_of_one_provider_is_encoded_for_another() -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for byte in STREAM:
             yield bytes([byte])
@@ -340,7 +342,7 @@ def test_a_stream_of_one_provider_becomes_that_of_another() -> None:
 
 
 @pytest.mark.row("M-011")
-def test_a_new_provider_is_a_row() -> None:
+def test_new_provider_needs_only_a_profile() -> None:
     profile = msgspec.structs.replace(PROFILES["openai"], name="toy", base_url="http://127.0.0.1:1")
     toy = adapters.Adapter(profile)
     request = toy.to_wire(TALK)
@@ -349,8 +351,8 @@ def test_a_new_provider_is_a_row() -> None:
 
 
 @pytest.mark.row("M-010")
-def test_tools_of_a_client_go_to_the_provider_that_it_asked_itself() -> None:
-    """Whatever the catalogue says of the model: the client's own words come back key for key."""
+def test_client_tools_are_sent_unchanged_to_its_own_provider() -> None:
+    """Every key of the client's request is sent, whatever the catalogue says of the model."""
     adapter = adapters.get("deepseek")
     function: dict[str, Any] = {
         "name": "f",

@@ -1,4 +1,4 @@
-"""Beta features by host, and cache marks for clients whose own provider needs none."""
+"""Beta features per host, and cache marks for clients whose own provider needs none."""
 
 import json
 from typing import Any
@@ -42,7 +42,7 @@ def served(name: str, request: CanonicalRequest) -> WireRequest:
 
 
 @pytest.mark.row("T220")
-def test_each_host_is_asked_for_the_features_that_it_has_in_its_own_place() -> None:
+def test_beta_features_are_sent_where_each_host_reads_them() -> None:
     betas = "context-1m-2025-08-07, files-api-2025-04-14,advanced-tool-use-2025-11-20"
     request = claude_request("anthropic", betas)
     bedrock = served("bedrock", request)
@@ -61,7 +61,7 @@ def test_each_host_is_asked_for_the_features_that_it_has_in_its_own_place() -> N
 
 @pytest.mark.row("T220")
 @pytest.mark.parametrize("name", ["anthropic", "bedrock", "vertex-claude"])
-def test_a_feature_that_no_table_has_passes_on_the_same_host(name: str) -> None:
+def test_unlisted_beta_feature_is_sent_to_the_same_host(name: str) -> None:
     keys = {"anthropic_beta": ["of-tomorrow"]} if name == "bedrock" else {}
     request = claude_request(name, "" if name == "bedrock" else "of-tomorrow", **keys)
     wire = served(name, request)
@@ -71,7 +71,7 @@ def test_a_feature_that_no_table_has_passes_on_the_same_host(name: str) -> None:
 
 
 @pytest.mark.row("T220")
-def test_the_version_of_the_api_is_stated_where_each_host_reads_it() -> None:
+def test_api_version_is_sent_where_each_host_reads_it() -> None:
     request = claude_request("anthropic", "")
     assert served("anthropic", request).headers["anthropic-version"] == "2023-06-01"
     for name in ("bedrock", "vertex-claude"):
@@ -88,7 +88,7 @@ def marks(wire: Any) -> int:
 @pytest.mark.row("T221")
 @pytest.mark.parametrize("client", ["openai", "openai-responses", "gemini"])
 @pytest.mark.parametrize("name", CLAUDE)
-def test_a_client_without_marks_gets_them_where_only_marked_prefixes_are_cached(
+def test_cache_marks_are_added_where_only_marked_prefixes_are_cached(
     client: str, name: str
 ) -> None:
     chat = adapters.get("openai").from_wire_request(CHAT)
@@ -110,7 +110,7 @@ def test_a_client_without_marks_gets_them_where_only_marked_prefixes_are_cached(
 
 
 @pytest.mark.row("T221")
-def test_nothing_is_marked_that_would_cost_more_than_it_saves() -> None:
+def test_no_cache_mark_that_costs_more_than_it_saves() -> None:
     first = {**CHAT, "messages": CHAT["messages"][:2]}
     short = {**CHAT, "messages": CHAT["messages"][1:]}
     for body in (first, short):
@@ -123,7 +123,7 @@ def test_nothing_is_marked_that_would_cost_more_than_it_saves() -> None:
 
 
 @pytest.mark.row("T221")
-def test_a_client_that_sets_marks_itself_decides() -> None:
+def test_cache_marks_of_client_are_respected() -> None:
     body = {
         "model": CLAUDE["anthropic"],
         "max_tokens": 9,

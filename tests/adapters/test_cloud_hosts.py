@@ -1,4 +1,4 @@
-"""Claude at other hosts: the same protocol, told by another path, in frames on Bedrock."""
+"""Claude on Bedrock and Vertex: the Anthropic protocol with other paths and framing."""
 
 import base64
 import json
@@ -53,13 +53,13 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_request_to_bedrock_is_what_the_sdk_makes_of_one_to_anthropic(*, is_stream: bool) -> None:
+def test_bedrock_request_equals_that_of_the_anthropic_sdk(*, is_stream: bool) -> None:
     options = AdapterOptions(model=SONNET, stream=is_stream, max_output_tokens=9)
     wire = BEDROCK.to_wire([user("hi")], (), options)
     home = adapters.get("anthropic").to_wire(
         [user("hi")], (), replace(options, model="claude-sonnet-4-5")
     )
-    # The SDK would ask for a newer version of the API, which older models do not have there.
+    # The SDK requests a newer API version, which older models on Bedrock do not have.
     version = {"anthropic_version": "bedrock-2023-05-31"}
     plain = {**json.loads(home.body), "model": SONNET, **version}
     judged = for_bedrock(FinalRequestOptions(method="post", url="/v1/messages", json_data=plain))
@@ -69,7 +69,7 @@ def test_a_request_to_bedrock_is_what_the_sdk_makes_of_one_to_anthropic(*, is_st
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_request_to_vertex_is_what_the_sdk_makes_of_one_to_anthropic(*, is_stream: bool) -> None:
+def test_vertex_request_equals_that_of_the_anthropic_sdk(*, is_stream: bool) -> None:
     model = "claude-sonnet-4-5@20250929"
     place = "projects/p/locations/europe-west1"
     adapter = adapters.get("vertex-claude", place=place)
@@ -90,7 +90,7 @@ def test_a_request_to_vertex_is_what_the_sdk_makes_of_one_to_anthropic(*, is_str
     assert adapter.profile.base_url == "https://europe-west1-aiplatform.googleapis.com"
 
 
-def test_the_path_tells_whom_a_client_asks() -> None:
+def test_model_and_streaming_are_read_from_path() -> None:
     for adapter, model in ((BEDROCK, SONNET), (VERTEX, "claude-sonnet-4-5@20250929")):
         for is_stream in (False, True):
             options = AdapterOptions(model=model, stream=is_stream)
@@ -107,7 +107,7 @@ def test_the_path_tells_whom_a_client_asks() -> None:
             assert "anthropic_version" not in json.loads(home.body)
 
 
-def test_names_of_models_are_those_of_the_host() -> None:
+def test_model_names_are_those_of_the_host() -> None:
     for name in (SONNET, f"bedrock:{SONNET}", "arn:aws:bedrock:us-east-1:1:inference-profile/x.y"):
         assert BEDROCK.wire_model(name) == name.removeprefix("bedrock:")
     arn = BEDROCK.to_wire([user("hi")], (), AdapterOptions(model="arn:aws:x/y")).path
@@ -118,7 +118,7 @@ def test_names_of_models_are_those_of_the_host() -> None:
         BEDROCK.to_wire([user("hi")], (), AdapterOptions(model=".."))
 
 
-def test_what_is_known_of_a_model_is_known_of_it_everywhere() -> None:
+def test_model_capabilities_are_equal_at_every_host() -> None:
     home = adapters.get("anthropic").capabilities("claude-sonnet-4-5")
     assert BEDROCK.capabilities(SONNET) == home
     assert BEDROCK.capabilities("anthropic.claude-sonnet-4-5-20250929-v1:0") == home
@@ -153,7 +153,7 @@ def test_what_is_known_of_a_model_is_known_of_it_everywhere() -> None:
         ("vertex-claude", "claude-3-5-haiku@20241022", False),
     ],
 )
-def test_schemas_go_where_the_model_takes_them_at_this_host(
+def test_output_schema_is_sent_as_host_and_model_support_it(
     name: str, model: str, *, is_native: bool
 ) -> None:
     options = AdapterOptions(model=model, output=OutputFormat(SCHEMA), reasoning=Reasoning("none"))
@@ -171,7 +171,7 @@ def test_schemas_go_where_the_model_takes_them_at_this_host(
 
 @pytest.mark.row("T180")
 @pytest.mark.parametrize("adapter", [BEDROCK, VERTEX], ids=lambda adapter: adapter.name)
-def test_the_lifetime_of_a_cached_prefix_is_kept(adapter: adapters.Adapter) -> None:
+def test_cache_ttl_is_sent(adapter: adapters.Adapter) -> None:
     part = {
         "type": "text",
         "text": "x" * 9000,
@@ -202,7 +202,7 @@ def test_the_lifetime_of_a_cached_prefix_is_kept(adapter: adapters.Adapter) -> N
     assert marked["messages"][0]["content"][0]["cache_control"]["ttl"] == "1h"
 
 
-def test_thoughts_that_anthropic_sealed_are_read_at_all_its_hosts() -> None:
+def test_signed_thinking_is_sent_to_every_anthropic_host() -> None:
     sealed = assistant(
         thinking("hm", signature="c2VhbA==", issuer="anthropic"),
         call("f", tool_id(1)),
@@ -240,7 +240,7 @@ def framed(events: list[StreamEvent]) -> bytes:
 
 @pytest.mark.row("T135")
 @pytest.mark.parametrize("size", [1, 13, 1_000_000])
-def test_an_answer_in_frames_is_the_same_as_in_lines(size: int) -> None:
+def test_aws_frames_and_sse_give_equal_messages(size: int) -> None:
     events = events_of(ANSWER)
     home = adapters.get("anthropic")
     encoder, decoder = home.stream_encoder(CONTEXT), home.stream_decoder(CONTEXT)
@@ -267,7 +267,7 @@ def test_an_answer_in_frames_is_the_same_as_in_lines(size: int) -> None:
         ("accessDeniedException", "AuthenticationError"),
     ],
 )
-def test_an_exception_in_the_place_of_a_frame_ends_the_stream(name: str, error_class: str) -> None:
+def test_exception_frame_ends_stream(name: str, error_class: str) -> None:
     start = framed(events_of(assistant("begun")))
     frames = EventStreamParser().feed(start)
     first_headers = {key: str(value) for key, value in frames[0].headers.items()}
@@ -287,7 +287,7 @@ def test_an_exception_in_the_place_of_a_frame_ends_the_stream(name: str, error_c
 
 
 @pytest.mark.row("T135")
-def test_a_stream_that_is_broken_is_an_error() -> None:
+def test_broken_stream_is_an_error() -> None:
     data = framed(events_of(ANSWER))
     broken_frame = encode_event_frame(
         {":message-type": "event", ":event-type": "chunk"}, b'{"bytes":"%%"}'
@@ -299,7 +299,7 @@ def test_a_stream_that_is_broken_is_an_error() -> None:
         assert end.error_class == "NetworkError"
 
 
-def test_aws_itself_reads_the_frames_that_we_write() -> None:
+def test_botocore_parses_encoded_frames() -> None:
     eventstream = pytest.importorskip("botocore.eventstream")
     buffer = eventstream.EventStreamBuffer()
     buffer.add_data(framed(events_of(ANSWER)))
@@ -310,7 +310,7 @@ def test_aws_itself_reads_the_frames_that_we_write() -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("T117", "T180")
-def test_recorded_requests_to_bedrock_go_back_key_for_key() -> None:
+def test_recorded_bedrock_requests_round_trip_with_every_key() -> None:
     rows = exchanges("anthropic_messages")
     recorded = [row for row in rows if row["provider"] == "bedrock_anthropic"]
     assert recorded
@@ -326,7 +326,7 @@ def test_recorded_requests_to_bedrock_go_back_key_for_key() -> None:
         assert isinstance(answer.content[-1], TextBlock | ThinkingBlock)
 
 
-def test_text_comes_as_it_is_written() -> None:
+def test_text_deltas_are_emitted_as_received() -> None:
     reader = BEDROCK.stream_decoder(CONTEXT)
     events = reader.feed(framed(events_of(assistant("so it is"))))
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "so it is"

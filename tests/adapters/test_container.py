@@ -1,4 +1,4 @@
-"""Containers in which a provider runs code: used again while they last, by their issuer only."""
+"""Code-execution containers are reused until they expire, and only with their issuer."""
 
 import json
 import logging
@@ -72,7 +72,7 @@ USED = ("$.container", "synthesised")
 
 
 @pytest.mark.row("T199")
-def test_the_container_of_the_last_answer_is_used_again() -> None:
+def test_container_of_last_response_is_reused() -> None:
     body, losses = body_with("anthropic", claude())
     assert body["container"] == "container_01"
     assert USED in losses
@@ -82,7 +82,7 @@ def test_the_container_of_the_last_answer_is_used_again() -> None:
 
 
 @pytest.mark.row("T199")
-def test_a_container_that_is_over_is_not() -> None:
+def test_expired_container_is_not_reused() -> None:
     body, losses = body_with("anthropic", claude(), later=timedelta(minutes=6))
     assert ("container" in body, USED in losses) == (False, False)
     body, losses = body_with("openai-responses", gpt(), later=timedelta(minutes=21))
@@ -91,7 +91,7 @@ def test_a_container_that_is_over_is_not() -> None:
 
 
 @pytest.mark.row("T199")
-def test_a_container_of_another_issuer_is_not() -> None:
+def test_container_of_another_issuer_is_not_reused() -> None:
     body, _ = body_with("openai-responses", claude())
     assert body["tools"][0]["container"] == {"type": "auto"}
     body, _ = body_with("azure-responses", gpt())
@@ -101,7 +101,7 @@ def test_a_container_of_another_issuer_is_not() -> None:
 
 
 @pytest.mark.row("T199")
-def test_who_names_a_container_or_runs_no_code_is_left_alone() -> None:
+def test_request_with_container_or_without_code_execution_is_unchanged() -> None:
     native = {"anthropic": {**RUNS["anthropic"], "container": "container_02"}}
     body, losses = body_with("anthropic", claude(), native)
     assert (body["container"], losses) == ("container_02", [])
@@ -113,7 +113,7 @@ def test_who_names_a_container_or_runs_no_code_is_left_alone() -> None:
     assert body["tools"][0]["container"] == files
 
 
-def test_a_container_that_cannot_be_read_is_none() -> None:
+def test_unreadable_container_is_ignored() -> None:
     answer = claude()
     raw = {"anthropic": {"response": {"container": {"id": 1}}}}
     broken = replace(answer, metadata=replace(answer.metadata, provider_raw=raw))
@@ -123,7 +123,7 @@ def test_a_container_that_cannot_be_read_is_none() -> None:
 
 @needs_corpus
 @pytest.mark.row("T199")
-def test_clients_that_were_recorded_name_the_container_that_we_would() -> None:
+def test_chosen_container_equals_that_of_recorded_clients() -> None:
     answers: dict[str, Message] = {}
     count = 0
     for exchange in exchanges("anthropic_messages"):

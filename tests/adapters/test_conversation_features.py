@@ -1,7 +1,7 @@
-"""Features of one provider through a whole conversation, and then at another provider.
+"""Provider features through a whole conversation, and then at another provider.
 
 Each case: a response with the feature, plain and as a stream; the next request to the same provider
-has every part of it, key for key; requests to all other providers name what they lose.
+has every part of it, key for key; requests to all other providers report what they lose.
 """
 
 import json
@@ -26,7 +26,7 @@ PROVIDERS = ["anthropic", "bedrock-converse", "gemini", "ollama", "openai", "ope
 
 
 class Case(NamedTuple):
-    """A response, the parts of it that must come back, and how a conversation goes on."""
+    """A response, its parts that must be sent back, and how the conversation continues."""
 
     provider: str
     body: dict[str, Any]
@@ -34,7 +34,7 @@ class Case(NamedTuple):
     native: dict[str, Any] = {}  # noqa: RUF012 - never changed
     follows: str = "user"
     lost: int = 1
-    """How many losses a request to another provider has at least."""
+    """The minimum number of losses of a request to another provider."""
 
 
 def claude(content: list[Any], stop: str = "end_turn", **keys: Any) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def parts_of(wire: Any) -> list[Any]:
 
 @pytest.mark.row("T222")
 @pytest.mark.parametrize("name", CASES)
-def test_a_feature_goes_back_to_its_provider_key_for_key(name: str) -> None:
+def test_feature_is_sent_back_to_its_provider_with_every_key(name: str) -> None:
     case = CASES[name]
     adapter = adapters.get(case.provider)
     message = adapter.from_wire_response(case.body, CONTEXT)
@@ -395,7 +395,7 @@ def first_stream(adapter: Adapter, case: Case) -> bytes:
 
 @pytest.mark.row("T222")
 @pytest.mark.parametrize("name", CASES)
-def test_a_streamed_feature_is_the_same_also_after_it_was_written_again(name: str) -> None:
+def test_streamed_feature_is_equal_after_second_encoding(name: str) -> None:
     case = CASES[name]
     adapter = adapters.get(case.provider)
     plain = adapter.from_wire_response(case.body, CONTEXT)
@@ -415,7 +415,7 @@ def test_a_streamed_feature_is_the_same_also_after_it_was_written_again(name: st
 @pytest.mark.row("T222")
 @pytest.mark.parametrize("target", PROVIDERS)
 @pytest.mark.parametrize("name", CASES)
-def test_another_provider_names_what_it_loses(name: str, target: str) -> None:
+def test_other_providers_report_losses(name: str, target: str) -> None:
     case = CASES[name]
     if target == case.provider:
         pytest.skip("the provider itself")
@@ -434,7 +434,7 @@ def test_another_provider_names_what_it_loses(name: str, target: str) -> None:
 
 
 @pytest.mark.row("T222")
-def test_a_summary_of_earlier_messages_reaches_other_providers_as_text() -> None:
+def test_compaction_summary_is_text_at_other_providers() -> None:
     message = adapters.get("anthropic").from_wire_response(CASES["compaction"].body, CONTEXT)
     for target in PROVIDERS[1:]:
         wire = adapters.get(target).preview([message, user("More.")])
@@ -471,7 +471,7 @@ def test_compactions_count_as_usage(*, is_stream: bool) -> None:
 
 
 @pytest.mark.row("T222")
-def test_a_paused_response_is_sent_back_as_it_is() -> None:
+def test_paused_response_is_sent_back_unchanged() -> None:
     adapter, case = adapters.get("anthropic"), CASES["open server call"]
     message = adapter.from_wire_response(case.body, CONTEXT)
     assert message.metadata.stop_reason is StopReason.PAUSE
@@ -479,13 +479,13 @@ def test_a_paused_response_is_sent_back_as_it_is() -> None:
         options = AdapterOptions(model=model, native={"anthropic": case.native})
         wire = adapter.preview([user("Go."), message], (), options)
         assert json.loads(wire.body)["messages"][-1]["content"] == [TEXT, SEARCH]
-    # Another prompt ends the call: it would be refused without its result.
+    # Another prompt ends the call, which would be refused without its result.
     wire = adapter.preview([user("Go."), message, user("Stop.")], (), options)
     assert "srvtoolu_2" not in wire.body.decode()
 
 
 @pytest.mark.row("T222")
-def test_context_and_title_of_a_document_survive() -> None:
+def test_document_context_and_title_are_preserved() -> None:
     source = {"type": "text", "media_type": "text/plain", "data": "Words."}
     document = {
         "type": "document",
@@ -514,7 +514,7 @@ def test_context_and_title_of_a_document_survive() -> None:
 
 
 @pytest.mark.row("T222")
-def test_guarded_content_and_prompt_routers_of_converse_survive() -> None:
+def test_converse_guarded_content_and_prompt_routers_are_preserved() -> None:
     guarded = {"guardContent": {"text": {"text": "Check this.", "qualifiers": ["query"]}}}
     body = {"messages": [{"role": "user", "content": [{"text": "Hi."}, guarded]}]}
     adapter = adapters.get("bedrock-converse")
@@ -531,7 +531,7 @@ def test_guarded_content_and_prompt_routers_of_converse_survive() -> None:
 
 
 @pytest.mark.row("T222")
-def test_media_resolution_of_gemini_survives() -> None:
+def test_gemini_media_resolution_is_preserved() -> None:
     part = {
         "inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="},
         "mediaResolution": {"level": "MEDIA_RESOLUTION_HIGH"},

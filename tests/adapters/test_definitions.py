@@ -1,4 +1,4 @@
-"""Tools that a history uses and a request does not define."""
+"""Tools that the history uses and the request does not define."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.row("T36")
-def test_tools_of_the_history_are_defined_and_may_not_be_called() -> None:
+def test_tools_of_history_are_defined_but_not_callable() -> None:
     wire = adapters.get("anthropic").to_wire(USED)
     body = json.loads(wire.body)
     names = [each["name"] for each in body["tools"]]
@@ -55,7 +55,7 @@ def test_tools_of_the_history_are_defined_and_may_not_be_called() -> None:
 
 
 @pytest.mark.row("T36")
-def test_a_request_that_defines_tools_or_uses_none_is_left_alone() -> None:
+def test_request_with_definitions_or_without_calls_is_unchanged() -> None:
     adapter = adapters.get("anthropic")
     definition = ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)
     assert [t["name"] for t in json.loads(adapter.to_wire(USED, (definition,)).body)["tools"]] == [
@@ -68,7 +68,7 @@ def test_a_request_that_defines_tools_or_uses_none_is_left_alone() -> None:
 
 
 @pytest.mark.row("T36")
-def test_a_client_of_the_provider_knows_what_it_asks_for() -> None:
+def test_request_of_client_of_the_provider_is_unchanged() -> None:
     adapter = adapters.get("anthropic")
     body = json.loads(adapter.to_wire(USED).body)
     del body["tools"], body["tool_choice"]
@@ -78,7 +78,7 @@ def test_a_client_of_the_provider_knows_what_it_asks_for() -> None:
 
 
 @pytest.mark.row("T36")
-def test_a_conversation_that_grows_is_told_the_same() -> None:
+def test_growing_conversation_gets_equal_definitions() -> None:
     growing = adapters.Adapter(adapters.get("anthropic").profile)
     for count in (1, 4, 7):
         sent = growing.to_wire(USED[:count])

@@ -1,3 +1,5 @@
+"""Token estimates of requests."""
+
 import base64
 import json
 import logging
@@ -44,14 +46,14 @@ def test_an_estimate_grows_with_what_is_sent(name: str) -> None:
     assert long / 1000 == pytest.approx(17, abs=6)
 
 
-def test_an_estimate_belongs_to_the_model() -> None:
+def test_estimate_depends_on_model() -> None:
     anthropic = adapters.get("anthropic")
     old = anthropic.estimate_input_tokens([user(SENTENCE * 50)], model="sonnet")
     new = anthropic.estimate_input_tokens([user(SENTENCE * 50)], model="claude-opus-5")
     assert new / old == pytest.approx(1.25, abs=0.1)
 
 
-def test_what_is_not_sent_costs_nothing() -> None:
+def test_omitted_content_is_not_estimated() -> None:
     anthropic, groq = adapters.get("anthropic"), adapters.get("groq")
     bare, thought = user("hi"), replace(thinking(SENTENCE * 9), signature="s", issuer="anthropic")
     talk, plain = [bare, assistant(thought, text("yes"))], [bare, assistant("yes")]
@@ -61,7 +63,7 @@ def test_what_is_not_sent_costs_nothing() -> None:
     assert local.estimate_input_tokens([user("hi", image())]) == local.estimate_input_tokens([bare])
 
 
-def test_media_cost_by_their_size() -> None:
+def test_media_estimate_depends_on_size() -> None:
     openai, anthropic = adapters.get("openai"), adapters.get("anthropic")
     assert openai.estimate_input_tokens([user(image())]) > 500
     pages = base64.b64encode(b"/Type /Page /Type/Page /Type /Pages").decode()
@@ -83,10 +85,10 @@ def test_media_cost_by_their_size() -> None:
         ("openai_chat", "mistral", "mistral", 0.20),
     ],
 )
-def test_what_providers_counted_is_near(
+def test_estimates_are_close_to_recorded_counts(
     protocol: str, provider: str, name: str, worst: float
 ) -> None:
-    """Half of the recorded requests of plain text and tools are estimated better than `worst`."""
+    """Half of the recorded requests of plain text and tools have an error below `worst`."""
     adapter, ratios = adapters.get(name), list[float]()
     for exchange in exchanges(protocol):
         body = exchange["request"]

@@ -1,4 +1,4 @@
-"""Two roads: most messages are written by a short one, and it leads to the same place."""
+"""Fast paths of request encoding give the same bytes as the general path."""
 
 import json
 from collections.abc import Iterator
@@ -28,13 +28,13 @@ FILES = {
     "openai-responses": "openai_responses",
 }
 TARGETS = (*FILES, "groq", "mistral", "openrouter")
-_EVERY = 20
-"""Every so manieth exchange is taken: what matters are the kinds of messages, not their number."""
+SAMPLE_STEP = 20
+"""Every n-th exchange is used: the kinds of messages matter, not their number."""
 
 Sent = tuple[list[Message], tuple[ToolDefinition, ...]]
 
 
-def _close_short_roads(patch: pytest.MonkeyPatch) -> None:
+def _disable_fast_paths(patch: pytest.MonkeyPatch) -> None:
     def wire_ids(_: Dialect, calls: object) -> None:
         del calls
 
@@ -50,12 +50,12 @@ def _close_short_roads(patch: pytest.MonkeyPatch) -> None:
 
 
 def _conversations(name: str) -> Iterator[Sent]:
-    """What clients of a provider sent, and what it answered, with results and a question."""
+    """Yield conversations from recorded clients: request, response, tool results and a prompt."""
     adapter = adapters.get(name)
-    for _, body in islice(requests(FILES[name]), 0, None, _EVERY):
+    for _, body in islice(requests(FILES[name]), 0, None, SAMPLE_STEP):
         request = adapter.from_wire_request(body_of(body), CONTEXT)
         yield list(request.messages), request.tools
-    for exchange in islice(responses(FILES[name]), 0, None, _EVERY):
+    for exchange in islice(responses(FILES[name]), 0, None, SAMPLE_STEP):
         try:
             answer = adapter.from_wire_response(body_of(exchange["response"]), CONTEXT)
         except MetisError:
@@ -76,11 +76,11 @@ def _send(name: str, sent: Sent) -> object:
 @needs_corpus
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", FILES)
-def test_both_roads_write_the_same(
+def test_fast_path_writes_same_bytes_as_general_path(
     source: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for sent in _conversations(source):
         short = _send(target, sent)
         with monkeypatch.context() as patch:
-            _close_short_roads(patch)
+            _disable_fast_paths(patch)
             assert _send(target, sent) == short

@@ -1,4 +1,4 @@
-"""One conversation with a tool, as each of the two protocols must say it, and answers read back."""
+"""Golden requests of one conversation with a tool, and decoded responses, for two protocols."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ ID_SUFFIX = CALL.id.removeprefix("tu_")
 
 
 @pytest.mark.row("A-019", "A-021", "A-022", "A-034", "M-213")
-def test_anthropic() -> None:
+def test_anthropic_request() -> None:
     options = AdapterOptions(model="claude-sonnet-4-6", max_output_tokens=100)
     body = json.loads(adapters.get("anthropic").to_wire(TALK, [TOOL], options).body)
     assert body == {
@@ -63,7 +63,7 @@ def test_anthropic() -> None:
 
 @pytest.mark.row("A-025", "A-026", "A-027", "A-029", "A-033", "A-035", "A-036", "M-242", "M-243")
 @pytest.mark.parametrize("name", ["openai", "openrouter", "groq", "together", "fireworks", "vllm"])
-def test_chat_completions(name: str) -> None:
+def test_chat_completions_request(name: str) -> None:
     request = adapters.get(name).to_wire(TALK, [TOOL], AdapterOptions(model="m"))
     assert request.losses == []
     assert json.loads(request.body) == {
@@ -98,13 +98,13 @@ def test_chat_completions(name: str) -> None:
 
 
 @pytest.mark.row("M-241")
-def test_without_instructions_the_first_message_is_the_users() -> None:
+def test_without_instructions_first_message_is_from_user() -> None:
     body = json.loads(adapters.get("openai").to_wire(TALK[1:]).body)
     assert body["messages"][0]["role"] == "user"
 
 
 @pytest.mark.row("M-205", "M-216", "M-222", "M-226")
-def test_a_picture_for_a_model_that_sees_nothing_is_told_and_left_out(
+def test_image_for_model_without_vision_is_omitted_with_loss(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     options = AdapterOptions(model="deepseek-chat")
@@ -126,7 +126,7 @@ def test_a_model_without_tools_is_sent_none() -> None:
 
 
 @pytest.mark.row("A-038", "A-039", "A-040", "A-041", "A-042", "A-044", "A-049", "M-200")
-def test_an_answer_of_any_host_is_one_kind_of_message() -> None:
+def test_response_of_any_host_is_a_canonical_message() -> None:
     output_text: dict[str, Any] = {
         "role": "assistant",
         "content": "done",
@@ -168,7 +168,7 @@ def test_an_answer_of_any_host_is_one_kind_of_message() -> None:
         ({"finish_reason": "stop", "stop_reason": "END"}, StopReason.STOP_SEQUENCE),
     ],
 )
-def test_the_reason_of_an_end_is_mapped(choice: dict[str, Any], reason: StopReason) -> None:
+def test_stop_reason_is_mapped(choice: dict[str, Any], reason: StopReason) -> None:
     body = {"choices": [{"message": {"role": "assistant", "content": "a"}, **choice}]}
     message = adapters.get("vllm").from_wire_response(body)
     assert message.metadata.stop_reason is reason

@@ -1,4 +1,4 @@
-"""Asking again: an adapter remembers what it sent, and no request shows it."""
+"""Repeated requests: the cached encoded history never changes a request."""
 
 import random
 
@@ -14,7 +14,7 @@ from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.reasoning import Reasoning
 
 NAMES = adapters.names()
-WISHES = (
+REQUEST_OPTIONS = (
     AdapterOptions(),
     AdapterOptions(),
     AdapterOptions(temperature=0.5),
@@ -48,16 +48,16 @@ def conversation(turns: int) -> list[Message]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_remembered_conversation_is_sent_as_a_new_one_would_be(name: str) -> None:
+def test_cached_history_gives_same_request_as_new_adapter(name: str) -> None:
     draw = random.Random(name)  # noqa: S311 - a workload, no secret
     old, messages = adapters.get(name), conversation(12)
     toolbox = [definition("look"), definition("find"), definition("look.closer")]
     tools = toolbox[:1]
     for turn in range(1, 12):
         current = [*messages[: 1 + 4 * turn], messages[-1]]
-        options = draw.choice(WISHES)
+        options = draw.choice(REQUEST_OPTIONS)
         if draw.random() < 0.5:
-            # The same list as before, with something else in it.
+            # The same list object with other content.
             tools[:] = draw.sample(toolbox, draw.randint(1, 3))
         for request in ([*current[:-1], messages[1 + 4 * turn]], current):
             again = old.to_wire(request, tools, options)
@@ -65,7 +65,7 @@ def test_a_remembered_conversation_is_sent_as_a_new_one_would_be(name: str) -> N
 
 
 FREE = ["anthropic", "openai", "openai-responses", "azure", "openrouter", "vllm"]
-"""Providers that take ids of many shapes."""
+"""Providers that accept ids of many forms."""
 
 
 def talk_with(*calls: str) -> list[Message]:
@@ -74,13 +74,13 @@ def talk_with(*calls: str) -> list[Message]:
 
 
 def ids_in(body: bytes, *calls: str) -> list[str]:
-    """Each id that is written whole, as often as it is."""
+    """Return each id that occurs as a whole string, with repetitions."""
     return [each for each in calls for _ in range(body.decode().count(f'"{each}"'))]
 
 
 @pytest.mark.row("T02", "T13")
 @pytest.mark.parametrize("name", FREE)
-def test_an_id_of_another_making_is_kept_where_it_fits(name: str) -> None:
+def test_foreign_id_is_kept_where_it_is_valid(name: str) -> None:
     calls = ("toolu_01abc", "call_7", "x")
     body = adapters.get(name).to_wire(talk_with(*calls)).body
     assert ids_in(body, *calls) == [each for each in calls for _ in range(2)]
@@ -88,7 +88,7 @@ def test_an_id_of_another_making_is_kept_where_it_fits(name: str) -> None:
 
 @pytest.mark.row("T02", "T13")
 @pytest.mark.parametrize("name", NAMES)
-def test_ids_that_would_be_the_same_are_told_apart(name: str) -> None:
+def test_ids_that_would_collide_stay_distinct(name: str) -> None:
     adapter = adapters.get(name)
     ours = tool_id(7)
     prefix = adapter.profile.id_rule.prefix if adapter.profile.id_rule else "call_"
@@ -99,13 +99,13 @@ def test_ids_that_would_be_the_same_are_told_apart(name: str) -> None:
     call_ids = [block.id for block in blocks if type(block) is ToolUseBlock]
     assert len(set(call_ids)) == 4
     assert [block.tool_use_id for block in blocks if type(block) is ToolResultBlock] == call_ids
-    # Asking again changes nothing, whether or not the conversation was remembered.
+    # A second request is equal, whether or not the conversation was cached.
     assert adapter.to_wire(history) == first == Adapter(adapter.profile).to_wire(history)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("raw", ["words", 7, None, ["a"]])
-def test_what_nobody_spelled_so_is_no_trouble(name: str, raw: object) -> None:
+def test_unusual_ids_are_accepted(name: str, raw: object) -> None:
     adapter = adapters.get(name)
     plain = talk_with(tool_id())
     with_raw = replace(plain[1], metadata=replace(plain[1].metadata, provider_raw={"whoever": raw}))

@@ -1,4 +1,4 @@
-"""The hosts of Chat Completions: each fact of a profile, and the laws with every host as target."""
+"""Chat Completions hosts: each fact of a profile, and the laws with every host as target."""
 
 import itertools
 import json
@@ -86,14 +86,14 @@ PLACES = {
 
 @pytest.mark.row("M-011")
 @pytest.mark.parametrize("name", PLACES)
-def test_every_host_is_somewhere_and_can_be_somewhere_else(name: str) -> None:
+def test_every_host_has_base_url_that_can_be_overridden(name: str) -> None:
     profile = adapters.get(name).profile
     assert profile.base_url + profile.path == PLACES[name]
     other = adapters.get(name, base_url="http://127.0.0.1:9").profile
     assert (other.base_url, other.path) == ("http://127.0.0.1:9", profile.path)
 
 
-def test_every_host_has_a_row() -> None:
+def test_every_host_has_a_case() -> None:
     assert {*PROFILES, *HOSTS, OPENAI_COMPATIBLE.name} >= set(PLACES)
 
 
@@ -106,12 +106,12 @@ def test_every_host_has_a_row() -> None:
         ("azure", {"api-key": "k"}),
     ],
 )
-def test_a_key_is_shown_as_the_host_wants(name: str, header: dict[str, str]) -> None:
+def test_key_is_sent_in_header_of_host(name: str, header: dict[str, str]) -> None:
     assert adapters.get(name).profile.auth.headers("k") == header
 
 
 @pytest.mark.parametrize("name", CHAT)
-def test_a_request_holds_no_key(name: str) -> None:
+def test_request_value_has_no_api_key(name: str) -> None:
     assert set(wire(name, user("hi")).headers) == {"content-type"}
 
 
@@ -167,7 +167,7 @@ FOREIGN_ID = "functions.Bash:0"
 
 @pytest.mark.row("T01", "T02", "T03", "T04", "T13", "M-170", "M-171")
 @pytest.mark.parametrize("name", PLACES)
-def test_ids_are_in_the_alphabet_and_length_of_the_host(name: str) -> None:
+def test_ids_fit_alphabet_and_length_of_host(name: str) -> None:
     rule = adapters.get(name).profile.id_rule
     assert rule is not None
     calls = [call("f", LONG + "A"), call("f", LONG + "B"), call("f", FOREIGN_ID), call("f")]
@@ -187,7 +187,7 @@ def wire_ids(sent_turns: list[dict[str, Any]]) -> list[str]:
     return [one["id"] for one in calls] + [one["id"] for one in blocks if "input" in one]
 
 
-def test_rules_of_ids_are_those_of_the_hosts() -> None:
+def test_id_rules_match_documented_rules() -> None:
     def rule(name: str) -> IdRule:
         actual = adapters.get(name).profile.id_rule
         assert actual is not None
@@ -236,7 +236,7 @@ DETAILS = [{"type": "reasoning.text", "text": "hm", "signature": "s", "format": 
         ("openai-compatible", {"reasoning": "hm"}, {}),
     ],
 )
-def test_thoughts_go_back_under_the_name_that_the_host_takes(
+def test_thinking_is_sent_under_key_of_host(
     name: str, text: dict[str, Any], back: dict[str, Any]
 ) -> None:
     answer = answer_of(name, **text)
@@ -251,7 +251,7 @@ def test_thoughts_go_back_under_the_name_that_the_host_takes(
 
 
 @pytest.mark.row("T53", "T54")
-def test_mistral_gets_thoughts_as_parts_and_only_where_the_model_reasons() -> None:
+def test_mistral_receives_thinking_parts_only_for_reasoning_models() -> None:
     part = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     answer = answer_of("mistral", content=[part, {"type": "text", "text": "4"}])
     bare = replace(answer, metadata=replace(answer.metadata, provider_raw=None))
@@ -264,7 +264,7 @@ def test_mistral_gets_thoughts_as_parts_and_only_where_the_model_reasons() -> No
 
 
 @pytest.mark.row("T50")
-def test_deepseek_gets_an_empty_thought_with_every_foreign_answer() -> None:
+def test_deepseek_receives_empty_reasoning_with_foreign_messages() -> None:
     request = wire("deepseek", user("a"), assistant("b"), user("c"), model="deepseek-v4-pro")
     turn = json.loads(request.body)["messages"][1]
     assert turn == {"role": "assistant", "content": "b", "reasoning_content": ""}
@@ -277,7 +277,7 @@ def test_deepseek_gets_an_empty_thought_with_every_foreign_answer() -> None:
 
 @pytest.mark.row("T69", "M-227")
 @pytest.mark.parametrize("name", CHAT)
-def test_thoughts_of_others_never_become_text(name: str) -> None:
+def test_foreign_thinking_never_becomes_text(name: str) -> None:
     sealed = replace(thinking("secret plan"), signature="s", issuer="anthropic")
     request = wire(name, user("a"), assistant(sealed, text("b")), user("c"))
     assert b"secret plan" not in request.body
@@ -286,7 +286,7 @@ def test_thoughts_of_others_never_become_text(name: str) -> None:
 
 @pytest.mark.row("T13", "M-195")
 @pytest.mark.parametrize("name", CHAT)
-def test_a_host_gets_no_key_of_another(name: str) -> None:
+def test_host_receives_no_keys_of_other_hosts(name: str) -> None:
     answer = answer_of("groq", reasoning="hm", executed_tools=[{"index": 0}])
     if name != "groq":
         assert not {"reasoning", "executed_tools"} & set(
@@ -301,7 +301,7 @@ STRICT = ["vllm", "llamacpp", "lmstudio"]
 
 @pytest.mark.row("T72")
 @pytest.mark.parametrize("name", ["mistral", *STRICT])
-def test_neighbours_of_one_role_are_joined_for_strict_hosts(name: str) -> None:
+def test_adjacent_messages_of_one_role_are_joined_for_strict_hosts(name: str) -> None:
     request = wire(name, user("a"), user("b", image()), assistant("c"), assistant("d"), user("e"))
     sent = json.loads(request.body)["messages"]
     assert [turn["role"] for turn in sent] == ["user", "assistant", "user"]
@@ -313,7 +313,7 @@ def test_neighbours_of_one_role_are_joined_for_strict_hosts(name: str) -> None:
 
 @pytest.mark.row("T73", "T74", "T75")
 @pytest.mark.parametrize("name", STRICT)
-def test_one_system_message_stands_first(name: str) -> None:
+def test_one_system_message_comes_first(name: str) -> None:
     sent = turns(name, system("a"), developer("b"), user("c"), assistant("d"), system("e"))
     assert sent[0] == {"role": "system", "content": "a\n\nb"}
     assert [turn["role"] for turn in sent] == ["system", "user", "assistant", "user"]
@@ -322,13 +322,13 @@ def test_one_system_message_stands_first(name: str) -> None:
 
 @pytest.mark.row("T75")
 @pytest.mark.parametrize("name", CHAT)
-def test_the_developer_role_is_for_hosts_that_know_it(name: str) -> None:
+def test_developer_role_is_sent_only_to_hosts_that_support_it(name: str) -> None:
     (first, _) = turns(name, developer("a"), user("b"))
     assert first["role"] == ("developer" if name in ("openai", "azure") else "system")
 
 
 @pytest.mark.row("T80", "T82")
-def test_mistral_gets_an_answer_between_a_result_and_a_user() -> None:
+def test_mistral_receives_assistant_message_between_result_and_prompt() -> None:
     one, two = call("f", tool_id(1)), call("f", tool_id(2))
     talk = [user("a"), assistant(one, two), tool("x", answers=one.id), tool("y", answers=two.id)]
     request = wire("mistral", *talk, user("b"))
@@ -339,7 +339,7 @@ def test_mistral_gets_an_answer_between_a_result_and_a_user() -> None:
 
 
 @pytest.mark.row("T81")
-def test_mistral_goes_on_with_an_answer_only_if_it_was_begun() -> None:
+def test_mistral_prefix_is_set_only_for_prefill() -> None:
     unfinished = replace(assistant("It is"), metadata=MessageMetadata())
     assert turns("mistral", user("a"), unfinished)[-1] == {
         "role": "assistant",
@@ -353,7 +353,7 @@ def test_mistral_goes_on_with_an_answer_only_if_it_was_begun() -> None:
 
 
 @pytest.mark.row("T78")
-def test_a_model_without_prefill_is_asked_to_continue() -> None:
+def test_model_without_prefill_receives_continue_prompt() -> None:
     unfinished = replace(assistant("It is"), metadata=MessageMetadata())
     old = turns("anthropic", user("a"), unfinished, model="claude-sonnet-4-5")
     assert old[-1]["role"] == "assistant"
@@ -365,7 +365,7 @@ def test_a_model_without_prefill_is_asked_to_continue() -> None:
 
 @pytest.mark.row("T78")
 @pytest.mark.parametrize("name", ["gemini", "vertex"])
-def test_newer_models_of_gemini_are_asked_to_continue(name: str) -> None:
+def test_newer_gemini_models_receive_continue_prompt(name: str) -> None:
     unfinished = replace(assistant("It is"), metadata=MessageMetadata())
     for model in ("gemini-2.5-pro", "gemini-3-pro-preview", "gemini-3.1-flash-lite"):
         old = json.loads(wire(name, user("a"), unfinished, model=model).body)["contents"]
@@ -382,7 +382,7 @@ def test_newer_models_of_gemini_are_asked_to_continue(name: str) -> None:
 
 @pytest.mark.row("T86")
 @pytest.mark.parametrize("name", ["deepseek", "cerebras", "openai-compatible", *STRICT])
-def test_texts_become_one_where_a_list_is_refused(name: str) -> None:
+def test_texts_are_joined_where_content_lists_are_refused(name: str) -> None:
     one = call("f")
     talk = [
         user(text("a"), text("b")),
@@ -399,7 +399,7 @@ def test_texts_become_one_where_a_list_is_refused(name: str) -> None:
 
 @pytest.mark.row("T182")
 @pytest.mark.parametrize("name", CHAT)
-def test_the_limit_of_an_answer_has_the_name_that_the_host_knows(name: str) -> None:
+def test_max_tokens_has_key_of_host(name: str) -> None:
     newer = {"openai", "azure", "groq", "xai", "cerebras"}
     key = "max_completion_tokens" if name in newer else "max_tokens"
     body = sent(name, user("hi"), max_output_tokens=7)
@@ -407,7 +407,7 @@ def test_the_limit_of_an_answer_has_the_name_that_the_host_knows(name: str) -> N
 
 
 @pytest.mark.row("M-215")
-def test_a_limit_above_that_of_the_model_is_cut_to_it() -> None:
+def test_max_tokens_is_clamped_to_model_limit() -> None:
     options = {"model": "gpt-4o", "max_output_tokens": 10**6}
     request = wire("openai", user("hi"), **options)
     most = adapters.get("openai").capabilities("gpt-4o").max_output_tokens
@@ -430,9 +430,7 @@ def test_a_limit_above_that_of_the_model_is_cut_to_it() -> None:
         ("lmstudio", ToolChoice("tool", "f"), "required"),
     ],
 )
-def test_a_choice_of_tools_is_told_in_the_words_of_the_host(
-    name: str, choice: ToolChoice, word: Any
-) -> None:
+def test_tool_choice_has_form_of_host(name: str, choice: ToolChoice, word: Any) -> None:
     request = wire(name, user("hi"), tools=[TOOL], tool_choice=choice)
     assert json.loads(request.body)["tool_choice"] == word
     paths = [loss.path for loss in request.losses]
@@ -440,7 +438,7 @@ def test_a_choice_of_tools_is_told_in_the_words_of_the_host(
 
 
 @pytest.mark.parametrize("name", CHAT)
-def test_a_stream_tells_its_usage(name: str) -> None:
+def test_stream_requests_usage(name: str) -> None:
     body = sent(name, user("hi"), stream=True)
     stream_options = body.get("stream_options")
     assert stream_options == (None if name == "mistral" else {"include_usage": True})
@@ -448,7 +446,7 @@ def test_a_stream_tells_its_usage(name: str) -> None:
 
 
 @pytest.mark.row("M-211")
-def test_a_model_that_calls_one_by_one_is_told_so() -> None:
+def test_parallel_calls_are_disabled_for_sequential_models() -> None:
     adapter = adapters.get("openai")
     model = next(
         one.wire_name
@@ -461,7 +459,7 @@ def test_a_model_that_calls_one_by_one_is_told_so() -> None:
 
 @pytest.mark.row("T183")
 @pytest.mark.parametrize("name", CHAT)
-def test_a_shared_option_goes_where_it_is_known(name: str) -> None:
+def test_shared_option_is_sent_only_where_supported(name: str) -> None:
     takers = {"openrouter", "together", "fireworks", "vllm", "llamacpp", "lmstudio"}
     refused = adapters.get(name).profile.refused_options
     assert ("top_k" not in refused) is (name in takers)
@@ -495,9 +493,7 @@ SPELLED = {
         ("azure", set[str]()),
     ],
 )
-def test_options_of_another_host_are_carried_unless_the_host_does_not_know_them(
-    name: str, unknown: set[str]
-) -> None:
+def test_options_of_another_host_are_sent_unless_unsupported(name: str, unknown: set[str]) -> None:
     request = adapters.get("openai").from_wire_request(SPELLED, CONTEXT)
     adapter = adapters.get(name)
     options = replace(request.options, model=None if name != "azure" else "gpt-4o")
@@ -519,7 +515,7 @@ def test_an_option_may_have_another_name_at_a_host() -> None:
 
 
 @pytest.mark.row("T108", "T109")
-def test_strict_definitions_go_to_hosts_that_know_them() -> None:
+def test_strict_flag_is_sent_only_where_supported() -> None:
     function = {"name": "f", "description": "", "parameters": {"type": "object"}, "strict": True}
     body = {**SPELLED, "tools": [{"type": "function", "function": function}]}
     request = adapters.get("openai").from_wire_request(body, CONTEXT)
@@ -606,7 +602,7 @@ OWN_KEYS = {"reasoning", "reasoning_content", "reasoning_details", "prefix"}
 
 
 def breaches(name: str, body: dict[str, Any]) -> list[str]:
-    """What the host, by its profile, or the official SDK would not let pass."""
+    """Return violations of the host's profile and of the official SDK's types."""
     profile = adapters.get(name).profile
     assert profile.id_rule is not None
     problems = faults("openai", body)
@@ -670,7 +666,7 @@ def test_recorded_requests_become_valid_for_any_host(source: str, name: str) -> 
 
 @pytest.mark.row("M-173", "T205")
 @pytest.mark.parametrize("name", CHAT)
-def test_a_host_gets_its_own_ids_and_keys_back_after_a_walk(name: str) -> None:
+def test_host_receives_its_ids_and_keys_after_turns_elsewhere(name: str) -> None:
     host, other = adapters.get(name), adapters.get("anthropic")
     spelled = {
         "id": "Own456789",
@@ -687,8 +683,8 @@ def test_a_host_gets_its_own_ids_and_keys_back_after_a_walk(name: str) -> None:
     assert back[2]["tool_call_id"] == "Own456789"
 
 
-def test_mistral_itself_would_take_what_we_send() -> None:
-    """The validator that Mistral publishes is the judge, where it is installed."""
+def test_mistral_validator_accepts_requests() -> None:
+    """Uses the validator that Mistral publishes, where it is installed."""
     validator = pytest.importorskip("mistral_common.protocol.instruct.validator")
     request = pytest.importorskip("mistral_common.protocol.instruct.request")
     one, two = call("f", tool_id(1), a=1), call("f", tool_id(2), a=2)

@@ -1,4 +1,4 @@
-"""Single ways in which a conversation breaks between providers, each shown not to."""
+"""Provider-switch failures (rows T…): one test for each way in which a conversation can break."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ CALL: Wire = {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2
 
 
 @pytest.mark.row("T58")
-def test_a_signature_goes_back_once_and_where_it_came() -> None:
+def test_signature_is_sent_back_once_in_its_part() -> None:
     message = answered({"text": "I look."}, CALL)
     parts = parts_sent(message)
     assert [part.get("thoughtSignature") for part in parts] == [None, "c2ln"]
@@ -49,7 +49,7 @@ def test_a_signature_goes_back_once_and_where_it_came() -> None:
 
 @pytest.mark.row("T59")
 @pytest.mark.parametrize("text", ["", "done"])
-def test_a_signed_text_is_text_and_stays_even_if_it_is_empty(text: str) -> None:
+def test_signed_text_is_sent_even_if_empty(text: str) -> None:
     signed = {"text": text, "thoughtSignature": "c2ln"}
     message = answered({"text": "so", "thought": True}, {"text": "yes"}, signed)
     thoughts = [block.text for block in message.content if isinstance(block, ThinkingBlock)]
@@ -72,7 +72,7 @@ def test_a_signature_in_the_last_chunk_is_kept() -> None:
 
 
 @pytest.mark.row("T167")
-def test_a_blocked_prompt_is_an_answer_that_was_filtered() -> None:
+def test_blocked_prompt_gives_content_filter_stop() -> None:
     blocked: Any = {"promptFeedback": {"blockReason": "SAFETY"}, "modelVersion": "m"}
     plain = GEMINI.from_wire_response(blocked, CONTEXT)
     for message in (plain, streamed(blocked)):
@@ -82,7 +82,7 @@ def test_a_blocked_prompt_is_an_answer_that_was_filtered() -> None:
 
 
 @pytest.mark.row("T134")
-def test_items_of_a_stream_are_known_by_their_place_and_not_by_their_id() -> None:
+def test_stream_items_are_identified_by_index_not_id() -> None:
     decoder = adapters.get("openai-responses").stream_decoder(CONTEXT)
     part: Wire = {"type": "output_text", "text": "", "annotations": []}
     item: Wire = {
@@ -123,7 +123,7 @@ def test_items_of_a_stream_are_known_by_their_place_and_not_by_their_id() -> Non
 
 
 @pytest.mark.row("T63")
-def test_the_same_model_at_another_host_gets_no_sealed_parts() -> None:
+def test_same_model_at_another_host_receives_no_sealed_parts() -> None:
     content: list[dict[str, Any]] = [
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"},
         {

@@ -1,4 +1,4 @@
-"""Ways in which conversations break between hosts, each with what is done about it."""
+"""Host-switch failures (rows T…): one test for each way in which a conversation can break."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ def sent(name: str, *messages: Message, **options: Any) -> tuple[dict[str, Any],
 
 
 @pytest.mark.row("T18")
-def test_databricks_gets_each_call_with_its_own_result() -> None:
+def test_databricks_receives_each_call_with_its_result() -> None:
     talk = [
         user("go"),
         assistant("On it.", call("f", ONE, n=1), call("f", TWO, n=2), call("g", THREE)),
@@ -66,7 +66,7 @@ def test_databricks_gets_each_call_with_its_own_result() -> None:
         assert sent_call["id"] == result["tool_call_id"]
     assert [(loss.path, str(loss.change)) for loss in wire.losses] == [("$.tool_calls", "altered")]
     assert complaints("openai", body) == []
-    # The next request goes on from there, and says the same.
+    # The next request has the same prefix.
     again, _ = sent("databricks", *talk, assistant("Well."), user("and?"))
     assert again["messages"][: len(turns)] == turns
     elsewhere, _ = sent("openai", *talk)
@@ -74,7 +74,7 @@ def test_databricks_gets_each_call_with_its_own_result() -> None:
 
 
 @pytest.mark.row("T51")
-def test_kimi_gets_a_thought_with_every_answer() -> None:
+def test_kimi_receives_reasoning_with_every_assistant_message() -> None:
     foreign = provenance(provider="openai", model="openai:gpt-5")
     talk = [
         user("go"),
@@ -95,7 +95,7 @@ def test_kimi_gets_a_thought_with_every_answer() -> None:
 
 @pytest.mark.row("T120")
 @pytest.mark.parametrize("name", ["gemini", "vertex"])
-def test_a_call_of_another_framework_is_closed_before_the_next_question(name: str) -> None:
+def test_open_foreign_call_is_closed_before_next_prompt(name: str) -> None:
     output = assistant(
         call("final_result", ONE, city="Paris"),
         metadata=provenance(provider="openai", model="openai:gpt-5"),
@@ -112,12 +112,12 @@ def test_a_call_of_another_framework_is_closed_before_the_next_question(name: st
     assert complaints("gemini", body) == []
 
 
-# Thoughts of others.
+# Foreign thinking.
 
 
 @pytest.mark.row("KX-03", "T69")
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openai-responses", "gemini", "ollama"])
-def test_thoughts_of_another_model_go_along_as_text_only_if_asked(name: str) -> None:
+def test_foreign_thinking_is_sent_as_text_only_on_request(name: str) -> None:
     foreign = provenance(provider="elsewhere", model="elsewhere:m")
     thought = thinking("a plan", signature="c2VhbGVk", issuer="elsewhere")
     talk = [user("go"), assistant(thought, "Yes.", metadata=foreign), user("more")]
@@ -131,12 +131,12 @@ def test_thoughts_of_another_model_go_along_as_text_only_if_asked(name: str) -> 
         assert [str(loss.change) for loss in wire.losses] == ["altered"]
 
 
-# What a cache costs and keeps.
+# Caches.
 
 
 @pytest.mark.row("T148")
 @pytest.mark.parametrize("name", ["openai", "openai-responses", "gemini", "anthropic"])
-def test_what_was_written_to_a_cache_is_never_told_as_read(name: str) -> None:
+def test_cache_writes_are_never_reported_as_reads(name: str) -> None:
     spent = usage(
         input_tokens=10,
         cached_input_tokens=100,
@@ -163,7 +163,7 @@ def test_what_was_written_to_a_cache_is_never_told_as_read(name: str) -> None:
 
 
 @pytest.mark.row("AX-03")
-def test_a_message_that_changed_since_it_was_sent_is_reported() -> None:
+def test_message_changed_since_last_request_is_reported() -> None:
     host = adapters.get("anthropic", base_url="http://127.0.0.1:9")
     talk = [user("one"), assistant("two"), user("three"), assistant("four"), user("five")]
     talk = [replace(one, id=f"{one.id[:-1]}{n}") for n, one in enumerate(talk)]
@@ -185,7 +185,7 @@ def test_a_message_that_changed_since_it_was_sent_is_reported() -> None:
 
 @pytest.mark.row("T178")
 @pytest.mark.parametrize("name", ["gemini", "vertex"])
-def test_a_kept_prefix_stands_for_instructions_and_tools(name: str) -> None:
+def test_cached_content_replaces_instructions_and_tools(name: str) -> None:
     native = {"gemini": {"cachedContent": "cachedContents/x"}}
     body, wire = sent(
         name,
@@ -237,7 +237,7 @@ def test_openai_has_no_search_in_chat_completions(name: str) -> None:
         native={"openai_responses": {"tools": [{"type": "web_search"}]}},
     )
     assert responses["tools"] == [{"type": "web_search"}]
-    # What the client of another provider asked for is told as lost, not refused.
+    # An option of a client of another provider is a loss, not an error.
     request = adapters.get("anthropic").from_wire_request(
         {
             "model": "claude-sonnet-4-6",

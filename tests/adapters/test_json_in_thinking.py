@@ -1,4 +1,4 @@
-"""JSON that stands among thoughts, with nothing said beside it."""
+"""Responses whose JSON answer is inside the thinking, with no text."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ def body(key: str, thought: str, text: str | None = "") -> dict[str, Any]:
 
 @pytest.mark.row("T118")
 @pytest.mark.parametrize(("name", "key"), HOSTS)
-def test_an_answer_among_thoughts_is_said_and_told(
+def test_json_in_thinking_becomes_text_with_loss(
     name: str, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="metis.adapters")
@@ -64,7 +64,7 @@ def test_an_answer_among_thoughts_is_said_and_told(
 @pytest.mark.row("T118")
 @pytest.mark.parametrize("size", [1, 9, 100_000])
 @pytest.mark.parametrize(("name", "key"), HOSTS)
-def test_the_same_holds_for_streams(name: str, key: str, size: int) -> None:
+def test_json_in_streamed_thinking_becomes_text(name: str, key: str, size: int) -> None:
     deltas = [{"role": "assistant", key: JSON[:5]}, {key: JSON[5:]}, {}]
     data = b"".join(
         b"data: %b\n\n"
@@ -109,7 +109,7 @@ def test_the_same_holds_for_streams(name: str, key: str, size: int) -> None:
         (JSON, "", OutputFormat({"unevaluatedItems": False})),
     ],
 )
-def test_a_thought_stays_a_thought_if_it_is_not_the_answer(
+def test_thinking_without_the_answer_stays_thinking(
     thought: str, text: str, output: OutputFormat | None
 ) -> None:
     losses: list[Loss] = []
@@ -123,7 +123,7 @@ def test_a_thought_stays_a_thought_if_it_is_not_the_answer(
     assert losses == []
 
 
-def test_the_conversation_goes_on_with_the_answer_as_text() -> None:
+def test_next_request_has_the_answer_as_text() -> None:
     adapter = adapters.get("lmstudio")
     message = adapter.from_wire_response(body("reasoning_content", JSON), context([]))
     sent = json.loads(adapter.to_wire([user("hi"), message, user("on")]).body)

@@ -1,4 +1,4 @@
-"""Ranges and limits of requests: every row of the table, and what has no row of its own."""
+"""Ranges and limits of requests: every row of the table, and rules without a row."""
 
 import json
 from typing import Any
@@ -68,7 +68,7 @@ def test_every_host_of_a_row_exists_and_every_row_names_its_source() -> None:
         assert rule.source.startswith("https://"), rule
 
 
-def test_the_row_for_a_model_is_the_first_that_matches() -> None:
+def test_first_matching_row_applies_to_model() -> None:
     older = TABLE.limits_for("gemini", "gemini:gemini-1.5-pro")["top_k"]
     assert (older.most, TABLE.limits_for("gemini", "gemini:gemini-3-pro")["top_k"].most) == (
         40,
@@ -82,7 +82,7 @@ def test_the_row_for_a_model_is_the_first_that_matches() -> None:
     [pair for pair in PAIRS if pair[0].option in NUMBERS],
     ids=lambda value: value if isinstance(value, str) else value.option,
 )
-def test_a_number_outside_of_its_range_becomes_the_nearest(rule: LimitRule, host: str) -> None:
+def test_number_out_of_range_is_clamped(rule: LimitRule, host: str) -> None:
     profile = adapters.get(host).profile
     if rule.option in profile.refused_options:
         pytest.skip("the host has no such option")
@@ -109,7 +109,7 @@ def test_a_number_outside_of_its_range_becomes_the_nearest(rule: LimitRule, host
     [pair for pair in PAIRS if pair[0].option == "stop_sequences"],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_stop_sequences_that_do_not_fit_are_left_out(rule: LimitRule, host: str) -> None:
+def test_stop_sequences_over_limit_are_omitted(rule: LimitRule, host: str) -> None:
     profile, model = adapters.get(host).profile, model_of(rule, host)
     if rule is not adapters.get(host)._model(model).limits["stop_sequences"]:  # pyright: ignore[reportPrivateUsage] - which row applies
         pytest.skip("another row applies to the host")
@@ -136,7 +136,7 @@ def test_stop_sequences_that_do_not_fit_are_left_out(rule: LimitRule, host: str)
     [pair for pair in PAIRS if pair[0].option == "tools"],
     ids=lambda value: value if isinstance(value, str) else str(value.max_items),
 )
-def test_too_many_tools_are_refused_before_anything_is_sent(rule: LimitRule, host: str) -> None:
+def test_too_many_tools_are_refused_before_sending(rule: LimitRule, host: str) -> None:
     model = model_of(rule, host)
     tools = [
         ToolDefinition(f"tool_{number}", "Does it.", {"type": "object"}, SideEffects.READ)
@@ -198,7 +198,7 @@ def test_ids_are_hashed_and_metadata_is_cut_to_what_the_host_accepts(
     ],
 )
 @pytest.mark.parametrize("stream", [True, None])
-def test_without_a_limit_the_model_may_write_as_much_as_it_can(
+def test_default_max_tokens_is_model_limit(
     host: str, model: str, limit: int, *, stream: bool | None
 ) -> None:
     body, losses = request(host, model=model, stream=stream)
@@ -207,7 +207,7 @@ def test_without_a_limit_the_model_may_write_as_much_as_it_can(
 
 
 @pytest.mark.row("T216")
-def test_a_limit_of_ours_leaves_space_for_the_prompt_where_the_window_counts_both() -> None:
+def test_default_max_tokens_leaves_space_for_prompt_in_shared_window() -> None:
     long = [user("word " * 170_000)]
     for model, is_reduced in (("claude-sonnet-4-0", True), ("claude-sonnet-4-5", False)):
         adapter = adapters.get("anthropic")
@@ -220,7 +220,7 @@ def test_a_limit_of_ours_leaves_space_for_the_prompt_where_the_window_counts_bot
 
 @pytest.mark.row("T217")
 @pytest.mark.parametrize("host", ["anthropic", "bedrock", "bedrock-converse", "vertex-claude"])
-def test_blank_text_and_blank_instructions_are_left_out(host: str) -> None:
+def test_blank_text_and_blank_instructions_are_omitted(host: str) -> None:
     messages = [system(text(" \n")), user(text("Hi."), text("  ")), assistant("A."), user("Go on.")]
     sent = adapters.get(host).preview(messages)
     wire = json.loads(sent.body)
@@ -231,7 +231,7 @@ def test_blank_text_and_blank_instructions_are_left_out(host: str) -> None:
 
 @pytest.mark.row("T217")
 @pytest.mark.parametrize("host", ["anthropic", "bedrock", "bedrock-converse", "vertex-claude"])
-def test_a_request_without_a_message_is_refused_before_it_is_sent(host: str) -> None:
+def test_request_without_message_is_refused_before_sending(host: str) -> None:
     with pytest.raises(InvalidValueError, match="nothing of the messages") as refused:
         adapters.get(host).to_wire([system(text("  "))])
     assert refused.value.path == "$.messages"
@@ -242,7 +242,7 @@ def test_a_table_with_an_unknown_key_is_refused() -> None:
         read_limits({"rules": [{"hosts": ["x"], "option": "top_p", "source": "", "lowest": 0}]})
 
 
-def test_a_rule_holds_for_its_models_at_its_hosts_only() -> None:
+def test_rule_applies_only_to_its_models_and_hosts() -> None:
     rule = LimitRule(option="top_k", hosts=("gemini",), models=("*-pro",), most=40, source="x")
     assert rule.applies_to("gemini", "gemini-3-pro")
     assert not rule.applies_to("gemini", "gemini-3-flash")

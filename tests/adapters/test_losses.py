@@ -1,4 +1,4 @@
-"""What is said in one protocol only is told when a conversation goes to another."""
+"""Content that only one protocol can express is a reported loss at other providers."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def away(source: str, target: str, *messages: dict[str, Any], **keys: Any) -> Wi
 
 
 @pytest.mark.row("T71", "T87", "T212")
-def test_keys_of_one_protocol_are_told_when_they_are_lost() -> None:
+def test_keys_of_one_protocol_are_losses_elsewhere() -> None:
     url = {"url": "https://example.org/a.png", "detail": "high"}
     wire = away(
         "openai",
@@ -57,7 +57,7 @@ def test_keys_of_one_protocol_are_told_when_they_are_lost() -> None:
 
 
 @pytest.mark.row("T71", "T212")
-def test_keys_inside_of_parts_are_told_to_another_host_of_the_protocol() -> None:
+def test_keys_inside_parts_are_losses_at_another_host() -> None:
     url = {"url": "https://example.org/a.png", "detail": "high"}
     part = {"type": "image_url", "image_url": url}
     wire = away("openai", "openrouter", {"role": "user", "content": [part]})
@@ -73,7 +73,7 @@ def test_keys_inside_of_parts_are_told_to_another_host_of_the_protocol() -> None
 
 
 @pytest.mark.row("T71", "T212")
-def test_keys_that_say_nothing_are_no_loss() -> None:
+def test_redundant_keys_are_not_losses() -> None:
     url = {"url": "https://example.org/a.png", "detail": "auto"}
     wire = away(
         "openai",
@@ -88,7 +88,7 @@ def test_keys_that_say_nothing_are_no_loss() -> None:
 
 
 @pytest.mark.row("T71", "T87")
-def test_what_a_document_says_beside_its_bytes_is_told() -> None:
+def test_document_attributes_are_losses() -> None:
     document = {
         "type": "document",
         "source": {"type": "base64", "media_type": "application/pdf", "data": "AA=="},
@@ -103,7 +103,7 @@ def test_what_a_document_says_beside_its_bytes_is_told() -> None:
 
 
 @pytest.mark.row("T61", "T71")
-def test_what_stands_beside_a_call_is_told() -> None:
+def test_attributes_of_calls_are_losses() -> None:
     message = {
         "id": "c",
         "type": "function",
@@ -122,7 +122,7 @@ def test_what_stands_beside_a_call_is_told() -> None:
 
 
 @pytest.mark.row("T109", "T212")
-def test_keys_of_a_tool_are_told() -> None:
+def test_unmapped_keys_of_tools_are_losses() -> None:
     schema: Any = {"type": "object", "properties": {}}
     mark: Any = {"type": "ephemeral"}
     tools: Any = [{"name": "f", "input_schema": schema, "strict": True, "cache_control": mark}]
@@ -139,7 +139,7 @@ def test_keys_of_a_tool_are_told() -> None:
 
 @pytest.mark.row("T113", "T114")
 @pytest.mark.parametrize("name", NAMES)
-def test_no_choice_is_sent_without_tools(name: str) -> None:
+def test_tool_choice_is_omitted_without_tools(name: str) -> None:
     options = AdapterOptions(tool_choice=ToolChoice("required"), parallel_tool_calls=False)
     wire = adapters.get(name).to_wire([user("go")], (), options)
     keys = {"tool_choice", "toolConfig", "parallel_tool_calls", "tools"}
@@ -151,7 +151,7 @@ def test_no_choice_is_sent_without_tools(name: str) -> None:
 
 
 @pytest.mark.row("T114")
-def test_a_choice_goes_with_the_tools_that_it_chose_from() -> None:
+def test_tool_choice_is_omitted_with_its_tools() -> None:
     tools: Any = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     body: Any = {
         "messages": [{"role": "user", "content": "go"}],
@@ -178,7 +178,7 @@ def tool_named(name: str) -> ToolDefinition:
 
 @pytest.mark.row("M-041", "T111")
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "openai", "openai-responses"])
-def test_a_tool_has_one_name_in_definitions_choice_and_history(name: str) -> None:
+def test_renamed_tool_has_one_name_in_definitions_choice_and_history(name: str) -> None:
     ours = "mcp.files/read"
     long_call = replace(A, name=ours)
     wire = adapters.get(name).to_wire(
@@ -187,7 +187,7 @@ def test_a_tool_has_one_name_in_definitions_choice_and_history(name: str) -> Non
         AdapterOptions(tool_choice=ToolChoice("tool", ours)),
     )
     alias = wire_tool_name(ours)
-    # Results name their tool there, too.
+    # Results name their tool as well.
     assert wire.body.count(f'"{alias}"'.encode()) == (4 if name == "gemini" else 3)
     assert ours.encode() not in wire.body
     renamed = [loss for loss in wire.losses if loss.change is not Change.SYNTHESISED]
@@ -200,7 +200,7 @@ def test_a_tool_has_one_name_in_definitions_choice_and_history(name: str) -> Non
 
 
 @pytest.mark.row("T32", "KX-05")
-def test_an_invalid_call_stays_and_its_answer_says_why() -> None:
+def test_invalid_call_is_sent_and_its_result_explains_the_error() -> None:
     bad = ToolUseBlock(A.id, "f", {}, InvalidInput('{"a":', "unexpected end"))
     talk = [user("go"), assistant(bad), tool("not run", answers=A.id)]
     sent_back = json.loads(OPENAI.to_wire(talk).body)["messages"]
@@ -219,7 +219,7 @@ def test_an_invalid_call_stays_and_its_answer_says_why() -> None:
 
 
 @pytest.mark.row("T27")
-def test_an_image_of_a_tool_is_shown_behind_the_results() -> None:
+def test_image_of_tool_result_follows_the_results() -> None:
     talk = [user("go"), assistant(A), tool("see", image(), answers=A.id), user("well?")]
     wire = OPENAI.to_wire(talk)
     sent = json.loads(wire.body)["messages"]
@@ -235,7 +235,7 @@ def hinted(message: Message, *hints: CacheHint) -> Message:
 
 
 @pytest.mark.row("M-212", "T170", "T172", "T174", "T175")
-def test_hints_become_marks_where_there_are_marks() -> None:
+def test_cache_hints_become_cache_marks_where_supported() -> None:
     hint = CacheHint(after=0)
     talk = [
         hinted(system("s" * 9000), CacheHint(after=0, ttl="1h")),
@@ -261,7 +261,7 @@ def test_hints_become_marks_where_there_are_marks() -> None:
 
 
 @pytest.mark.row("T170", "T171", "T173")
-def test_marks_of_a_client_are_hints_that_keep_their_spelling() -> None:
+def test_cache_marks_of_client_become_hints_with_original_form() -> None:
     mark: Any = {"type": "ephemeral"}
     inner = {"type": "text", "text": "x", "cache_control": mark}
     body: dict[str, Any] = {
@@ -302,7 +302,7 @@ def test_marks_of_a_client_are_hints_that_keep_their_spelling() -> None:
     "given_id",
     ["functions.Bash:0", "Write:6", "x" * 44, "x" * 1324, "call_1__thought__" + "y" * 99],
 )
-def test_an_id_that_a_provider_does_not_take_is_replaced(given_id: str) -> None:
+def test_invalid_id_is_replaced(given_id: str) -> None:
     wire_call = {"id": given_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
     body = {
         "messages": [
@@ -333,7 +333,7 @@ TURNS = {"gemini": "contents", "openai-responses": "input"}
 @pytest.mark.parametrize(
     "name", ["gemini", "ollama", "openai", "openai-compatible", "openai-responses"]
 )
-def test_thoughts_of_another_model_are_not_told_as_text(name: str) -> None:
+def test_foreign_thinking_is_not_sent_as_text(name: str) -> None:
     thought = replace(thinking("a secret plan"), signature="s", issuer="anthropic")
     talk = [user("go"), assistant(thought), user("on"), assistant(thought, text("yes")), user("?")]
     wire = adapters.get(name).to_wire(talk)
@@ -345,7 +345,7 @@ def test_thoughts_of_another_model_are_not_told_as_text(name: str) -> None:
 
 
 @pytest.mark.row("T190")
-def test_a_request_for_one_target_leaves_nothing_behind_for_the_next() -> None:
+def test_request_for_one_target_does_not_affect_the_next() -> None:
     thought = replace(thinking("hm"), signature="s", issuer="anthropic")
     talk = [user("go"), assistant(thought, text("a"), A), tool(image(), answers=A.id)]
     options = AdapterOptions(temperature=0.5, top_k=3, tool_choice=ToolChoice("required"))
@@ -358,7 +358,7 @@ def test_a_request_for_one_target_leaves_nothing_behind_for_the_next() -> None:
 
 
 @pytest.mark.row("T202", "T210")
-def test_a_compaction_goes_to_its_issuer_and_its_summary_to_others_as_text() -> None:
+def test_compaction_is_sent_to_issuer_and_summary_text_to_others() -> None:
     part = {"type": "compaction", "content": "sealed", "encrypted_content": None}
     body = {
         "model": "claude-sonnet-4-6",

@@ -1,4 +1,4 @@
-"""OpenRouter: cache marks on parts, and thoughts that come back as they were given."""
+"""OpenRouter: cache marks on parts, and reasoning details that are sent back unchanged."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ def marks(message: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.row("K-105", "T170")
-def test_a_conversation_with_marks_and_thoughts() -> None:
+def test_conversation_with_cache_marks_and_reasoning() -> None:
     details = [
         {"type": "reasoning.text", "text": "hm", "signature": "sealed", "index": 0},
     ]
@@ -76,7 +76,7 @@ def test_a_conversation_with_marks_and_thoughts() -> None:
     ]
 
 
-def test_an_answer_is_marked_at_its_text_and_a_call_cannot_be() -> None:
+def test_cache_mark_is_set_on_text_and_never_on_a_call() -> None:
     answer = assistant("first", "second", call("look"), metadata=provenance())
     body = sent(user("go"), marked(answer, CacheHint(after=2)), tool("done"))
     assert marks(body[1]) == [None, MARK]
@@ -87,12 +87,12 @@ def test_an_answer_is_marked_at_its_text_and_a_call_cannot_be() -> None:
 @pytest.mark.parametrize(
     ("to", "model"), [("openai", "gpt-5"), ("groq", "openai/gpt-oss-120b"), ("openrouter", "who/x")]
 )
-def test_others_are_not_marked(to: str, model: str) -> None:
+def test_other_vendors_get_no_cache_marks(to: str, model: str) -> None:
     assert sent(marked(user("go"), CacheHint(after=0)), to=to, model=model)[0]["content"] == "go"
 
 
 @pytest.mark.row("T180")
-def test_marks_of_a_client_reach_anthropic_with_their_lifetime() -> None:
+def test_cache_marks_of_client_reach_anthropic_with_ttl() -> None:
     mark = {"type": "ephemeral", "ttl": "1h"}
     body = {
         "model": CLAUDE,
@@ -111,7 +111,7 @@ def test_marks_of_a_client_reach_anthropic_with_their_lifetime() -> None:
 
 
 @needs_corpus
-def test_recorded_marks_are_read_and_go_back_as_they_came() -> None:
+def test_recorded_cache_marks_round_trip() -> None:
     adapter = adapters.get("openrouter")
     checked = 0
     for _, body in requests("openai_chat"):
@@ -122,7 +122,7 @@ def test_recorded_marks_are_read_and_go_back_as_they_came() -> None:
         assert again["messages"] == body["messages"]
         hints = sum(len(message.metadata.hints) for message in read.messages)
         assert hints == json.dumps(body["messages"]).count('"cache_control"')
-        # The same from somebody who has only the messages.
+        # Also with the messages only, without their original form.
         bare = [
             replace(message, metadata=MessageMetadata(hints=message.metadata.hints))
             for message in read.messages

@@ -1,4 +1,4 @@
-"""What an answer shall be: one option, said to each model in the way that it takes."""
+"""The output format option, encoded for each model in the form that it supports."""
 
 import json
 import logging
@@ -53,7 +53,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def body_with(
     name: str, output: OutputFormat | None, model: str | None = None, **options: Any
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The body that is sent, and what is told to be lost."""
+    """Return the request body and the losses."""
     tools, messages = options.pop("tools", ()), options.pop("messages", (user("hi"),))
     given = AdapterOptions(model=model, output=output, **options)
     wire = adapters.get(name).to_wire(messages, tools, given)
@@ -87,7 +87,7 @@ def body_with(
         ("ollama", "format", NAMED_SCHEMA, "json"),
     ],
 )
-def test_each_protocol_says_it_in_its_own_words(
+def test_output_format_has_form_of_each_protocol(
     name: str, key: str, schema: Any, any_object: Any
 ) -> None:
     body, lost = body_with(name, PLACE)
@@ -97,7 +97,7 @@ def test_each_protocol_says_it_in_its_own_words(
     assert key not in body_with(name, None)[0]
 
 
-def test_anthropic_says_it_in_its_own_words() -> None:
+def test_output_format_of_anthropic() -> None:
     body, lost = body_with("anthropic", PLACE, "claude-sonnet-4-6", reasoning=Reasoning("low"))
     assert body["output_config"] == {
         "effort": "low",
@@ -108,8 +108,8 @@ def test_anthropic_says_it_in_its_own_words() -> None:
 
 @pytest.mark.parametrize("name", JUDGED)
 @pytest.mark.parametrize("output", [PLACE, ANY])
-def test_a_request_is_read_and_written_again(name: str, output: OutputFormat) -> None:
-    """What we wrote says the same to somebody who reads it, and goes back key for key."""
+def test_encoded_output_format_round_trips(name: str, output: OutputFormat) -> None:
+    """The encoded request decodes to the same option, and is encoded again with equal keys."""
     if (name, output) == ("anthropic", ANY):
         pytest.skip("no such wish there")
     adapter = adapters.get(name)
@@ -125,7 +125,7 @@ def test_a_request_is_read_and_written_again(name: str, output: OutputFormat) ->
     assert adapter.from_wire_request(other.body, CONTEXT).options.output is None
 
 
-def test_what_says_nothing_of_the_form_is_no_loss() -> None:
+def test_text_format_is_not_a_loss() -> None:
     spelled: dict[str, dict[str, Any]] = {
         "openai": {"messages": [], "response_format": {"type": "text"}},
         "openai-responses": {"input": [], "text": {"format": {"type": "text"}}},
@@ -138,7 +138,7 @@ def test_what_says_nothing_of_the_form_is_no_loss() -> None:
         assert away.losses == []
 
 
-def test_what_only_one_protocol_knows_is_told() -> None:
+def test_format_keys_of_one_protocol_are_losses_elsewhere() -> None:
     form = {"type": "json_schema", "json_schema": {**NAMED, "odd": 1}}
     body: dict[str, Any] = {"model": "m", "messages": [], "response_format": form}
     request = adapters.get("openai").from_wire_request(body, CONTEXT)
@@ -152,7 +152,7 @@ def test_what_only_one_protocol_knows_is_told() -> None:
     assert [loss.path for loss in away.losses] == ["$.response_format"]
 
 
-def test_gemini_reads_all_its_ways_of_saying_it() -> None:
+def test_gemini_decodes_every_spelling_of_output_format() -> None:
     dialect = {
         "type": "OBJECT",
         "properties": {"city": {"type": "STRING", "nullable": True}},
@@ -180,7 +180,7 @@ def test_gemini_reads_all_its_ways_of_saying_it() -> None:
         assert away.losses == []
 
 
-def test_the_older_dialect_is_written_for_models_that_read_no_other() -> None:
+def test_older_schema_dialect_is_sent_to_models_that_require_it() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}
     body, lost = body_with("gemini", OutputFormat(schema), "gemini-1.5-pro")
     assert body["generationConfig"] == {
@@ -193,7 +193,7 @@ def test_the_older_dialect_is_written_for_models_that_read_no_other() -> None:
     assert lost == []
 
 
-def test_names_are_brought_into_the_alphabet_and_stand_in_the_schema_elsewhere() -> None:
+def test_schema_name_is_sanitised_or_becomes_title() -> None:
     body, lost = body_with("openai", OutputFormat(SCHEMA, "my place!"))
     assert body["response_format"]["json_schema"]["name"].startswith("my_place")
     assert lost == [("altered", "$.output.name")]
@@ -205,7 +205,7 @@ def test_names_are_brought_into_the_alphabet_and_stand_in_the_schema_elsewhere()
     assert body_with("ollama", titled)[1] == [("dropped", "$.output.name")]
 
 
-def test_an_answer_that_need_not_keep_to_its_schema_stays_so_where_it_can() -> None:
+def test_non_strict_schema_stays_non_strict_where_supported() -> None:
     loose = replace(PLACE, strict=False)
     body, lost = body_with("openai", loose)
     assert "strict" not in body["response_format"]["json_schema"]
@@ -240,7 +240,7 @@ def test_json_and_tools_go_together_from_gemini_3_on(name: str) -> None:
 
 
 @pytest.mark.row("T115")
-def test_a_client_that_speaks_to_gemini_itself_knows_what_it_asks_for() -> None:
+def test_request_of_gemini_client_is_unchanged() -> None:
     body = {
         "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
         "generationConfig": {"responseMimeType": "application/json"},
@@ -255,7 +255,7 @@ def test_a_client_that_speaks_to_gemini_itself_knows_what_it_asks_for() -> None:
 
 
 @pytest.mark.row("T116", "T117")
-def test_claude_is_made_to_answer_by_a_tool_only_where_it_does_not_think() -> None:
+def test_claude_gets_forced_output_tool_only_without_thinking() -> None:
     model = "claude-3-7-sonnet-latest"
     body, lost = body_with("anthropic", PLACE, model, max_output_tokens=9000)
     assert "output_config" not in body
@@ -263,21 +263,21 @@ def test_claude_is_made_to_answer_by_a_tool_only_where_it_does_not_think() -> No
     assert body["tools"][0]["input_schema"] == SCHEMA
     assert body["tool_choice"] == {"type": "tool", "name": OUTPUT_TOOL}
     assert lost == [("altered", "$.output"), ("altered", "$.output.strict")]
-    # A model that thinks cannot be forced: it goes on thinking and is asked in words.
+    # A thinking model cannot be forced to call a tool: it gets an instruction instead.
     thought = Reasoning(budget_tokens=2048)
     body, lost = body_with("anthropic", PLACE, model, reasoning=thought, max_output_tokens=9000)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
     assert "tools" not in body
     assert json.dumps(SCHEMA, separators=(",", ":")) in body["system"][0]["text"]
     assert lost == [("altered", "$.output"), ("altered", "$.output.strict")]
-    # Where the provider itself can, thinking is in nobody's way.
+    # With native support of schemas, thinking stays enabled.
     body, lost = body_with("anthropic", PLACE, "claude-sonnet-4-5", reasoning=thought)
     assert body["output_config"]["format"]["schema"] == NAMED_SCHEMA
     assert body["thinking"]["type"] == "enabled"
     assert lost == []
 
 
-def test_real_tools_stay_beside_the_answer() -> None:
+def test_tools_of_caller_stay_with_output_tool() -> None:
     model = "claude-3-5-haiku-latest"
     body, _ = body_with("anthropic", PLACE, model, tools=(TOOL,))
     assert [each["name"] for each in body["tools"]] == ["f", OUTPUT_TOOL]
@@ -291,21 +291,21 @@ def test_real_tools_stay_beside_the_answer() -> None:
     assert "JSON Schema" in body["system"][0]["text"]
 
 
-def test_a_model_that_takes_no_schema_gets_the_wish_for_json_and_the_schema_in_words() -> None:
+def test_model_without_schema_support_gets_json_mode_and_schema_in_instructions() -> None:
     body, lost = body_with("deepseek", PLACE, "deepseek-reasoner")
     assert body["response_format"] == {"type": "json_object"}
     assert json.dumps(SCHEMA, separators=(",", ":")) in body["messages"][0]["content"]
     assert lost == [("altered", "$.output"), ("altered", "$.output.strict")]
 
 
-def test_openai_is_told_of_json_in_words_where_nobody_speaks_of_it() -> None:
+def test_openai_json_mode_adds_the_word_json_if_absent() -> None:
     body, lost = body_with("openai", ANY)
     assert "JSON" in body["messages"][0]["content"]
     assert lost == [("synthesised", "$.output")]
 
 
-def test_a_conversation_that_grows_is_asked_in_the_same_words() -> None:
-    """The words stand after the instructions, so that later turns begin like earlier ones."""
+def test_growing_conversation_has_same_format_instructions() -> None:
+    """The text follows the instructions, so that later requests extend earlier ones."""
     growing = adapters.Adapter(adapters.get("anthropic").profile)
     first, second = user("hi"), assistant("ho")
     options = AdapterOptions(model="claude-3-opus-latest", output=OutputFormat({"type": "array"}))
@@ -316,7 +316,7 @@ def test_a_conversation_that_grows_is_asked_in_the_same_words() -> None:
     assert json.loads(part)["system"] == json.loads(request.body)["system"]
 
 
-# The way back
+# Responses
 
 ANTHROPIC_ANSWER: dict[str, Any] = {
     "id": "msg_1",
@@ -350,7 +350,7 @@ def test_the_internal_tool_is_hidden_from_the_caller_and_from_history() -> None:
 
 
 @pytest.mark.row("T116")
-def test_calls_beside_the_answer_stay_calls_with_the_ids_of_their_provider() -> None:
+def test_other_calls_keep_their_wire_ids() -> None:
     adapter = adapters.get("anthropic")
     message = adapter.from_wire_response(ANTHROPIC_ANSWER, replace(CONTEXT, tools=("f",)))
     thinking, text = message.content
@@ -363,7 +363,7 @@ def test_calls_beside_the_answer_stay_calls_with_the_ids_of_their_provider() -> 
     assert [(part["id"], part["name"]) for part in calls] == [("toolu_1", "f")]
 
 
-def test_a_tool_of_the_callers_own_by_that_name_is_a_tool() -> None:
+def test_tool_of_caller_with_that_name_is_a_normal_tool() -> None:
     context = replace(CONTEXT, tools=(OUTPUT_TOOL,))
     alone = {**ANTHROPIC_ANSWER, "content": ANTHROPIC_ANSWER["content"][1:]}
     message = adapters.get("anthropic").from_wire_response(alone, context)
@@ -395,7 +395,7 @@ def test_the_internal_tool_is_hidden_from_a_stream(name: str, size: int) -> None
 
 
 def streamed(name: str, answer: Message) -> bytes:
-    """The bytes with which a provider streams an answer."""
+    """Return the bytes with which a provider streams a response."""
     encoder = adapters.get(name).stream_encoder(CONTEXT)
     return b"".join(map(encoder.encode, events_of(answer))) + encoder.finish()
 
@@ -422,23 +422,23 @@ def summed(events: list[StreamEvent]) -> Any:
     return accumulator.content
 
 
-# What cannot be asked for
+# Invalid options
 
 
-def test_a_schema_is_an_object_of_json() -> None:
+def test_schema_that_is_not_an_object_is_refused() -> None:
     with pytest.raises(InvalidValueError, match=r"\$\.schema"):
         OutputFormat([])  # pyright: ignore[reportArgumentType] - wrong on purpose
     with pytest.raises(InvalidValueError, match=r"\$\.schema\.a"):
         OutputFormat({"a": float("nan")})
 
 
-def test_rules_that_cannot_be_read_are_refused() -> None:
+def test_unreadable_rules_are_refused() -> None:
     with pytest.raises(CatalogDataError):
         read_output_rules({"rules": [{"models": ["a"], "takes": ["poem"]}]})
 
 
-def test_results_are_not_disturbed() -> None:
-    """A history with calls goes along with a form of the answer."""
+def test_history_with_calls_is_unchanged_by_output_format() -> None:
+    """A history with calls is sent together with an output format."""
     asked_for = (user("hi"), assistant(call("f")), tool("1"))
     body, lost = body_with("openai", PLACE, messages=asked_for, tools=(TOOL,))
     assert body["response_format"]["json_schema"] == NAMED

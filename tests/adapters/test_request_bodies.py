@@ -1,4 +1,4 @@
-"""Bodies as they come: bytes of any kind, objects made by hand, and what is neither."""
+"""Request and response bodies of any type: bytes, Python objects, and invalid values."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ COUNTS = (
     "cachedContentTokenCount",
     "eval_count",
 )
-"""The names that counts have in one protocol or another."""
+"""The keys of token counts in all protocols."""
 REQUEST = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}
 _OWN_REQUESTS: dict[str, dict[str, Any]] = {
     "bedrock_converse": {
@@ -49,12 +49,12 @@ _OWN_REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def request_body(adapter: Adapter) -> dict[str, Any]:
-    """A request as a client of a provider would send it."""
+    """Return a request as a client of a provider would send it."""
     return copy.deepcopy(_OWN_REQUESTS.get(adapter.profile.protocol, REQUEST))
 
 
 def response(adapter: Adapter, **usage: Any) -> dict[str, Any]:
-    """An answer with a call, as a provider would give it."""
+    """Return a response with a call, as a provider would send it."""
     return _RESPONSES[adapter.profile.protocol](usage)
 
 
@@ -150,7 +150,7 @@ def deep(levels: int) -> dict[str, Any]:
 @pytest.mark.row("M-200")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_bytes_of_any_kind_are_read(name: str, kind: Any) -> None:
+def test_any_bytes_like_body_is_decoded(name: str, kind: Any) -> None:
     adapter = adapters.get(name)
     sent = kind(json.dumps(request_body(adapter)).encode())
     assert len(adapter.from_wire_request(sent, CONTEXT).messages) == 1
@@ -160,7 +160,7 @@ def test_bytes_of_any_kind_are_read(name: str, kind: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("body", [None, 3, "{}", [], b"", b"null", b"[1]", b'{"a":NaN}'])
-def test_what_is_no_body_is_refused(name: str, body: Any) -> None:
+def test_invalid_body_type_is_refused(name: str, body: Any) -> None:
     adapter = adapters.get(name)
     for read in (adapter.from_wire_request, adapter.from_wire_response):
         with pytest.raises(MetisError):
@@ -183,34 +183,34 @@ def test_a_body_that_is_nested_too_deeply_is_refused(name: str, levels: int) -> 
 
 @pytest.mark.row("M-016")
 @pytest.mark.parametrize("name", NAMES)
-def test_nobody_can_change_a_message_through_its_body(name: str) -> None:
+def test_changing_the_body_does_not_change_the_message(name: str) -> None:
     adapter = adapters.get(name)
     body = response(adapter)
     message = adapter.from_wire_response(body, CONTEXT)
     before = encode(message)
-    _spoil(body)
+    _mutate(body)
     assert encode(message) == before
     own = request_body(adapter)
     request = adapter.from_wire_request(own, CONTEXT)
-    _spoil(own)
+    _mutate(own)
     sent = adapter.to_wire(request.messages, (), request.options).body
     assert json.loads(sent) == request_body(adapter)
 
 
-def _spoil(value: Any) -> None:
+def _mutate(value: Any) -> None:
     if isinstance(value, dict):
         for inner in list(cast("dict[str, Any]", value).values()):
-            _spoil(inner)
+            _mutate(inner)
         value["spoiled"] = True
     elif isinstance(value, list):
         for inner in cast("list[Any]", value):
-            _spoil(inner)
+            _mutate(inner)
         value.append("spoiled")  # pyright: ignore[reportUnknownMemberType] - any list
 
 
 @pytest.mark.row("T147", "T153")
 @pytest.mark.parametrize("name", NAMES)
-def test_counts_and_costs_that_are_none_are_not_taken(name: str) -> None:
+def test_invalid_counts_and_costs_are_ignored(name: str) -> None:
     adapter = adapters.get(name)
     for count in (2**63, 2**70, -1, 1.5, "3", True, None):
         body = response(adapter, **dict.fromkeys(COUNTS, count))
@@ -228,7 +228,7 @@ def test_counts_and_costs_that_are_none_are_not_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMING)
 @pytest.mark.parametrize("model", [3, ["m"], {"a": 1}, True])
-def test_a_model_is_a_string(name: str, model: Any) -> None:
+def test_model_that_is_not_a_string_is_refused(name: str, model: Any) -> None:
     adapter = adapters.get(name)
     request = adapter.from_wire_request({**REQUEST, "model": model}, CONTEXT)
     assert request.options.model is None
@@ -238,7 +238,7 @@ def test_a_model_is_a_string(name: str, model: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMING)
-def test_of_two_equal_keys_the_last_counts_and_only_that_is_sent_on(name: str) -> None:
+def test_last_of_duplicate_keys_wins_and_is_sent(name: str) -> None:
     adapter = adapters.get(name)
     body = json.dumps(REQUEST)[:-1] + ',"model":"other"}'
     request = adapter.from_wire_request(body.encode(), CONTEXT)
@@ -262,9 +262,7 @@ def test_of_two_equal_keys_the_last_counts_and_only_that_is_sent_on(name: str) -
         ("gemini", [1.5], "toolConfig", {"functionCallingConfig": {"mode": "ANY"}}),
     ],
 )
-def test_a_choice_stays_with_tools_that_cannot_be_read(
-    name: str, tools: Any, key: str, choice: Any
-) -> None:
+def test_tool_choice_stays_with_opaque_tools(name: str, tools: Any, key: str, choice: Any) -> None:
     adapter = adapters.get(name)
     turns = {"contents": [{"role": "user", "parts": [{"text": "go"}]}]}
     body = {"tools": tools, key: choice, **(turns if name == "gemini" else REQUEST)}
@@ -273,7 +271,7 @@ def test_a_choice_stays_with_tools_that_cannot_be_read(
     assert (sent["tools"], sent[key]) == (tools, choice)
 
 
-def test_a_result_that_names_no_call_goes_back_to_gemini_without_a_name() -> None:
+def test_gemini_result_without_name_is_sent_without_name() -> None:
     call: dict[str, Any] = {"functionCall": {"id": "c1", "name": "f", "args": {}}}
     result = {"functionResponse": {"name": "f", "response": {"output": "1"}}}
     contents = [
@@ -290,7 +288,7 @@ def test_a_result_that_names_no_call_goes_back_to_gemini_without_a_name() -> Non
     assert sent["contents"] == contents
 
 
-def test_a_client_of_mistral_that_begins_an_answer_is_not_corrected() -> None:
+def test_prefill_of_mistral_client_is_unchanged() -> None:
     turns = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "We"}]
     adapter = adapters.get("mistral")
     request = adapter.from_wire_request({"model": "mistral-large-latest", "messages": turns})

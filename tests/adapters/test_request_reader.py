@@ -1,4 +1,4 @@
-"""A reader gives what plain reading gives, for every request and every turn before it."""
+"""The incremental request reader gives what full decoding gives, for every turn."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ LISTS = ("messages", "contents", "input")
 
 
 def facts(request: CanonicalRequest) -> tuple[Any, ...]:
-    """Everything that a request says, but for the ids and times of its messages."""
+    """Return a request without the ids and times of its messages."""
     messages = [encode(replace(m, id="m", created_at=NOW)) for m in request.messages]
     return messages, request.tools, request.options
 
@@ -55,7 +55,7 @@ def read(reader: RequestReader, adapter: Adapter, body: bytes, tenant: str = "t"
 
 
 def turns(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The requests of a conversation up to this one."""
+    """Yield the earlier requests of a conversation, and the request itself."""
     key = next((key for key in LISTS if isinstance(body.get(key), list)), None)
     if key is None:
         yield dict(body)
@@ -73,7 +73,7 @@ def check_turns(adapter: Adapter, body: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("protocol", ADAPTERS)
-def test_every_turn_of_every_written_request_is_read_as_ever(protocol: str) -> None:
+def test_turns_of_handwritten_requests_equal_full_decoding(protocol: str) -> None:
     adapter = adapters.get(ADAPTERS[protocol])
     for exchange in handwritten(protocol).values():
         if isinstance(exchange.request, dict):
@@ -83,7 +83,7 @@ def test_every_turn_of_every_written_request_is_read_as_ever(protocol: str) -> N
 @needs_corpus
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ADAPTERS)
-def test_every_turn_of_every_recorded_request_is_read_as_ever(protocol: str) -> None:
+def test_turns_of_recorded_requests_equal_full_decoding(protocol: str) -> None:
     adapter = adapters.get(ADAPTERS[protocol])
     for body in recorded_bodies(protocol):
         check_turns(adapter, body)
@@ -91,7 +91,7 @@ def test_every_turn_of_every_recorded_request_is_read_as_ever(protocol: str) -> 
 
 @needs_corpus
 @pytest.mark.parametrize("protocol", ADAPTERS)
-def test_the_longest_recorded_requests_are_read_as_ever(protocol: str) -> None:
+def test_longest_recorded_requests_equal_full_decoding(protocol: str) -> None:
     adapter = adapters.get(ADAPTERS[protocol])
     bodies = sorted(recorded_bodies(protocol), key=lambda body: len(body_of(body)))
     for body in bodies[-3:]:
@@ -110,7 +110,7 @@ TURNS = 6
 
 
 def conversation(protocol: str) -> dict[str, Any]:
-    """A request with many turns, whose calls have ids that come again, or none."""
+    """Return a request with many turns, whose calls have repeated ids, or none."""
     items: list[Any] = []
     for number in range(TURNS):
         items += getattr(Wire, protocol)(number)
@@ -206,7 +206,7 @@ def list_key(body: Mapping[str, Any]) -> str:
 
 
 def count_added(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the wire messages that are decoded from here on."""
+    """Count the wire messages that are decoded from now on."""
     added: list[int] = []
 
     class Counting(dict[str, Any]):
@@ -228,7 +228,7 @@ def count_added(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("protocol", ADAPTERS)
-def test_a_turn_later_only_its_new_messages_are_decoded(
+def test_next_turn_decodes_only_new_messages(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = adapters.get(ADAPTERS[protocol])
@@ -252,7 +252,7 @@ def test_a_turn_later_only_its_new_messages_are_decoded(
     assert added == []
 
 
-def test_path_model_and_headers_are_those_of_each_request() -> None:
+def test_path_model_and_headers_are_read_per_request() -> None:
     contexts = [
         CONTEXT,
         replace(CONTEXT, headers={"anthropic-beta": "context-1m-2025-08-07"}),
@@ -268,7 +268,7 @@ def test_path_model_and_headers_are_those_of_each_request() -> None:
 
 
 @pytest.mark.parametrize("protocol", ADAPTERS)
-def test_no_tenant_gets_the_messages_of_another(protocol: str) -> None:
+def test_tenants_do_not_share_decoded_messages(protocol: str) -> None:
     adapter = adapters.get(ADAPTERS[protocol])
     data = body_of(conversation(protocol))
     reader = RequestReader()
@@ -278,7 +278,7 @@ def test_no_tenant_gets_the_messages_of_another(protocol: str) -> None:
 
 
 def variants(body: Mapping[str, Any]) -> Iterator[bytes]:
-    """The same conversation in other bytes, and others that begin alike."""
+    """Return the conversation in other bytes, and others with a common prefix."""
     key = list_key(body)
     items: Sequence[Any] = body[key]
     yield body_of(body)
@@ -297,12 +297,12 @@ def variants(body: Mapping[str, Any]) -> Iterator[bytes]:
             other = json.loads(json.dumps(body[name]).replace("Help.", "Do not."))
             yield body_of({**body, name: other})
     text = body_of(body)
-    # A second list under the same key: the last one is that of the request.
+    # A second list under the same key: the last one counts.
     second = b', "%s": %s}' % (key.encode(), json.dumps(items[:2]).encode())
     yield text[:-1] + second
     yield text[:-1] + second.replace(key[:1].encode(), b"\\u%04x" % ord(key[0]), 1)
     yield b"{" + second[2:-1] + b", " + text[1:]
-    # Keys twice within a message, and in the last one.
+    # Duplicate keys within a message, and in the last one.
     yield text.replace(b'{"role":', b'{"role": "nobody", "role":', 1)
     at = text.rindex(b'{"role":')
     yield text[:at] + text[at:].replace(b'{"role":', b'{"role": "nobody", "role":', 1)
@@ -316,7 +316,7 @@ def variants(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("protocol", ADAPTERS)
-def test_other_bytes_are_read_as_ever_in_whatever_order_they_come(protocol: str) -> None:
+def test_variants_in_any_order_equal_full_decoding(protocol: str) -> None:
     adapter = adapters.get(ADAPTERS[protocol])
     body = conversation(protocol)
     bodies = list(variants(body))
@@ -330,7 +330,7 @@ def test_other_bytes_are_read_as_ever_in_whatever_order_they_come(protocol: str)
 
 @given(data=st.data())
 @pytest.mark.parametrize("protocol", ADAPTERS)
-def test_changed_bytes_are_read_as_ever(protocol: str, data: st.DataObject) -> None:
+def test_changed_bytes_equal_full_decoding(protocol: str, data: st.DataObject) -> None:
     adapter = adapters.get(ADAPTERS[protocol])
     text = body_of(conversation(protocol))
     reader = RequestReader()
@@ -353,7 +353,7 @@ def test_white_space_between_messages_is_skipped_at_once() -> None:
     assert read(reader, adapter, data) == plain(adapter, data)
 
 
-def test_the_memory_is_bounded_and_what_is_dropped_is_read_again() -> None:
+def test_cache_is_bounded_and_evicted_requests_are_decoded_again() -> None:
     adapter = adapters.get("anthropic")
     reader = RequestReader(max_bytes=100_000)
     bodies: list[bytes] = []
@@ -369,7 +369,7 @@ def test_the_memory_is_bounded_and_what_is_dropped_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("protocol", ADAPTERS)
-def test_a_long_conversation_needs_no_more_work_per_turn(
+def test_work_per_turn_does_not_grow_with_conversation(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = adapters.get(ADAPTERS[protocol])
@@ -388,7 +388,7 @@ def test_a_long_conversation_needs_no_more_work_per_turn(
 
 
 def marked(messages: Sequence[Any]) -> list[Any]:
-    """Messages as Claude Code sends them: the last two prompts are marked, and only these."""
+    """Return messages as Claude Code sends them: only the last two prompts have cache marks."""
     copy = json.loads(json.dumps(messages))
     for message in [each for each in copy if each["role"] == "user"][-2:]:
         if isinstance(message["content"], str):
@@ -398,13 +398,13 @@ def marked(messages: Sequence[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("target", [ADAPTERS[name] for name in PROTOCOLS])
-def test_a_client_that_moves_its_cache_marks_is_sent_on_as_ever(target: str) -> None:
+def test_moved_cache_marks_give_same_request_as_full_decoding(target: str) -> None:
     client, reader = adapters.get("anthropic"), RequestReader()
     provider = Adapter(adapters.get(target).profile)
     body = conversation("anthropic")
     for number in range(TURNS, 4 * TURNS):
         items = Wire.anthropic(number)
-        # Ids that come again would make every request of theirs unusual to project.
+        # Repeated ids would exclude every request from the fast path of the projection.
         text = json.dumps(items).replace("toolu_1", f"toolu_{number}")
         body["messages"] += json.loads(text)
     messages = [m for m in body["messages"] if "toolu_1" not in json.dumps(m)]
@@ -420,7 +420,7 @@ def test_a_client_that_moves_its_cache_marks_is_sent_on_as_ever(target: str) -> 
 
 @pytest.mark.parametrize("target", ["openai", "anthropic"])
 @pytest.mark.parametrize("system", [None, [{"type": "text", "text": "Be brief."}]])
-def test_a_client_that_moves_its_cache_marks_is_projected_once(
+def test_moved_cache_marks_do_not_repeat_projection(
     monkeypatch: pytest.MonkeyPatch, target: str, system: list[dict[str, Any]] | None
 ) -> None:
     counts: list[int] = []
@@ -441,11 +441,11 @@ def test_a_client_that_moves_its_cache_marks_is_projected_once(
         data = body_of({**body, "messages": marked(messages[:count])})
         request = reader.read(client, "t", data, CONTEXT)
         provider.preview(request.messages, request.tools)
-    # The first request as a whole, the second up to what may change; then never again.
+    # The first request is projected whole, the second up to its stable prefix, later ones never.
     assert len(counts) == 2
 
 
-def test_messages_of_others_behind_a_marked_history_are_planned_with_it() -> None:
+def test_own_messages_after_client_history_get_cache_marks_with_it() -> None:
     client, reader = adapters.get("anthropic"), RequestReader()
     provider = Adapter(adapters.get("anthropic").profile)
     messages = [{"role": role, "content": f"{n} {role}"} for n in range(30) for role in ROLES]
@@ -454,7 +454,7 @@ def test_messages_of_others_behind_a_marked_history_are_planned_with_it() -> Non
         data = body_of({"model": "m", "max_tokens": 9, "messages": marked(messages[:count])})
         requests.append(reader.read(client, "t", data, CONTEXT))
         provider.preview(requests[-1].messages)
-    # A session of `metis` goes on with what a client began; its messages may get marks.
+    # A session of `metis` continues a client's conversation; its messages may get cache marks.
     more = [
         Message(
             id=new_ulid(),
@@ -474,7 +474,7 @@ def test_messages_of_others_behind_a_marked_history_are_planned_with_it() -> Non
         assert sent.losses == fresh.losses
 
 
-def test_many_conversations_with_one_prompt_compare_it_once(
+def test_shared_prompt_of_many_conversations_is_compared_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client, reader = adapters.get("anthropic"), RequestReader()

@@ -1,4 +1,4 @@
-"""Calls in answers: our names, and one block a call."""
+"""Tool calls in responses get canonical names, and one block per call."""
 
 import json
 from typing import Any
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
 
 @pytest.mark.row("M-041", "T35", "T111", "T140")
 @pytest.mark.parametrize("case", CASES)
-def test_an_answer_holds_the_calls_that_were_meant(case: str) -> None:
+def test_response_has_the_intended_calls(case: str) -> None:
     name, arguments, expected = CASES[case]
     message = OPENAI.from_wire_response(answer(name, arguments), CONTEXT)
     assert calls(message) == expected
@@ -113,7 +113,7 @@ def test_an_answer_holds_the_calls_that_were_meant(case: str) -> None:
 
 @pytest.mark.row("M-201", "T35", "T111", "T140")
 @pytest.mark.parametrize("case", CASES)
-def test_a_stream_holds_the_same_calls(case: str) -> None:
+def test_stream_has_the_same_calls(case: str) -> None:
     name, arguments, expected = CASES[case]
     events = events_of(streamed(name, arguments))
     last = events[-1]
@@ -132,7 +132,7 @@ def test_a_stream_holds_the_same_calls(case: str) -> None:
 
 
 @pytest.mark.row("T35")
-def test_a_history_with_glued_arguments_stays_one_call() -> None:
+def test_concatenated_arguments_in_history_stay_one_call() -> None:
     (message,) = (choice["message"] for choice in answer("write", '{"a":1}{"b":2}')["choices"])
     prompt: dict[str, Any] = {"role": "user", "content": "go"}
     answered: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": "ok"}

@@ -1,4 +1,4 @@
-"""An answer of one provider, given to a client of another protocol."""
+"""Responses of one provider, encoded for a client of another protocol."""
 
 import json
 import logging
@@ -46,12 +46,12 @@ def served(name: str) -> Any:
 
 
 @pytest.mark.row("T210")
-def test_texts_are_one_string_for_a_client_of_chat() -> None:
+def test_texts_are_one_string_for_chat_clients() -> None:
     message = served("openai")["choices"][0]["message"]
     assert message["content"] == "One. Two."
 
 
-def test_cited_pages_reach_clients_that_know_such() -> None:
+def test_citations_reach_clients_whose_protocol_has_them() -> None:
     notes = served("openai")["choices"][0]["message"]["annotations"]
     assert [note["url_citation"]["url"] for note in notes] == ["https://example.org"] * 2
     assert [note["url_citation"]["start_index"] for note in notes] == [0, 5]
@@ -60,7 +60,7 @@ def test_cited_pages_reach_clients_that_know_such() -> None:
 
 
 @pytest.mark.parametrize("name", ["openai", "openai-responses", "gemini", "ollama"])
-def test_what_has_no_place_in_an_answer_is_told(
+def test_content_without_place_in_response_is_a_loss(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "metis.adapters"):
@@ -71,13 +71,13 @@ def test_what_has_no_place_in_an_answer_is_told(
     assert any("char_location" in line for line in logged)
 
 
-def test_an_answer_of_the_same_protocol_is_left_as_it_is() -> None:
+def test_response_of_same_protocol_is_unchanged() -> None:
     content = served("anthropic")["content"]
     assert [block["type"] for block in content] == ["text", "server_tool_use", "text"]
 
 
 def streamed(name: str, message: Message) -> tuple[Message, bytes]:
-    """An answer as the client of a stream puts it together, and the bytes that it got."""
+    """Return a response as the client of a stream assembles it, and the bytes it received."""
     adapter = adapters.get(name)
     encoder, decoder = adapter.stream_encoder(), adapter.stream_decoder()
     events = [*events_of(message), MessageComplete(message.id, StopReason.END_TURN, message)]
@@ -85,7 +85,7 @@ def streamed(name: str, message: Message) -> tuple[Message, bytes]:
     *_, end = [*decoder.feed(body), *decoder.finish()]
     assert isinstance(end, MessageComplete)
     if name == "openai-responses":
-        # The last event holds the whole response, and that is what clients keep.
+        # The last event has the whole response, which clients store.
         *_, last = [line[6:] for line in body.splitlines() if line.startswith(b"data: ")]
         return adapter.from_wire_response(json.loads(last)["response"]), body
     return end.message, body
@@ -108,7 +108,7 @@ def from_anthropic() -> Message:
 
 @pytest.mark.row("T198", "T212")
 @pytest.mark.parametrize(("name", "count"), [("openai", 2), ("openai-responses", 2)])
-def test_what_a_streamed_answer_cites_reaches_the_client(name: str, count: int) -> None:
+def test_citations_of_streamed_response_reach_client(name: str, count: int) -> None:
     message, body = streamed(name, from_anthropic())
     cited = [note for b in message.content if isinstance(b, TextBlock) for note in b.citations]
     assert [note.url for note in cited] == ["https://example.org"] * count
@@ -117,7 +117,7 @@ def test_what_a_streamed_answer_cites_reaches_the_client(name: str, count: int) 
 
 @pytest.mark.row("T198", "T212")
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openai-responses", "gemini", "ollama"])
-def test_what_a_stream_does_not_carry_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_content_that_a_stream_lacks_is_a_loss(name: str, caplog: pytest.LogCaptureFixture) -> None:
     message = from_anthropic()
     with caplog.at_level(logging.WARNING, "metis.adapters"):
         got, _ = streamed(name, message)
@@ -135,7 +135,7 @@ def _notes(block: ContentBlock) -> tuple[Citation, ...]:
     return block.citations if isinstance(block, TextBlock) else ()
 
 
-def test_a_part_of_one_chat_host_is_not_given_to_the_client_of_another(
+def test_opaque_part_of_one_chat_host_is_not_sent_to_client_of_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     part = OpaqueBlock("openrouter", Raw(b'{"new":1}'), "new")

@@ -1,4 +1,4 @@
-"""Search by the provider itself, and the words in which tools are chosen."""
+"""Web search by the provider, and tool choice modes."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ SEARCH_KEYS: dict[str, dict[str, list[Any]]] = {
     "vertex": {"tools": [{"googleSearch": {}}]},
     "openrouter": {"plugins": [{"id": "web"}]},
 }
-"""What each provider that searches is told; all others refuse."""
+"""The request keys of each provider with search; all others refuse the option."""
 JUDGES = {
     "anthropic": "anthropic",
     "openai_chat": "openai",
@@ -34,12 +34,12 @@ JUDGES = {
     "gemini": "gemini",
     "ollama": "ollama",
 }
-OF_ITS_OWN = {
+HOST_ONLY_KEYS = {
     "mistral": {"tool_choice"},
     "openrouter": {"plugins"},
     "vertex-claude": {"anthropic_version"},
 }
-"""Keys that the SDK of the protocol does not know, since only this host has them."""
+"""Keys of one host that the SDK of the protocol does not define."""
 
 
 @pytest.fixture(autouse=True)
@@ -55,16 +55,18 @@ def body_with(
 
 
 def faults(name: str, body: dict[str, Any]) -> list[str]:
-    """What the types of the protocol's SDK say against a body."""
-    own_keys = {key: value for key, value in body.items() if key not in OF_ITS_OWN.get(name, ())}
+    """Return the validation errors of a body according to the SDK of the protocol."""
+    own_keys = {
+        key: value for key, value in body.items() if key not in HOST_ONLY_KEYS.get(name, ())
+    }
     if name == "vertex-claude":
-        own_keys["model"] = "claude-sonnet-4-6"  # the path says it
+        own_keys["model"] = "claude-sonnet-4-6"  # it is in the path
     return complaints(JUDGES[adapters.get(name).profile.protocol], own_keys)
 
 
 @pytest.mark.row("G-006")
 @pytest.mark.parametrize("name", sorted(adapters.names()))
-def test_every_provider_searches_in_its_own_words_or_refuses(name: str) -> None:
+def test_search_option_is_encoded_per_provider_or_refused(name: str) -> None:
     if name not in SEARCH_KEYS:
         with pytest.raises(InvalidValueError, match=rf"{name} has no web search") as caught:
             body_with(name, search=True)
@@ -82,7 +84,7 @@ def test_every_provider_searches_in_its_own_words_or_refuses(name: str) -> None:
 
 @pytest.mark.row("G-006", "GX-11")
 @pytest.mark.parametrize("name", sorted(SEARCH_KEYS))
-def test_search_stands_beside_tools_where_it_may(name: str) -> None:
+def test_search_is_sent_with_tools_where_allowed(name: str) -> None:
     model = {"gemini": "gemini-3.5-flash", "vertex": "gemini-3.5-flash"}.get(name)
     body, wire = body_with(name, TOOL, search=True, model=model)
     protocol = adapters.get(name).profile.protocol
@@ -91,7 +93,7 @@ def test_search_stands_beside_tools_where_it_may(name: str) -> None:
     for key, value in SEARCH_KEYS[name].items():
         assert [each for each in body[key] if each in value] == value
     assert wire.losses == []
-    # Only one of the two hosts of Gemini knows this key, and wants it.
+    # Only one of the two Gemini hosts has this key, and requires it.
     has_flag = body.get("toolConfig") == {"includeServerSideToolInvocations": True}
     assert has_flag == (name == "gemini")
     if protocol == "gemini":
@@ -100,7 +102,7 @@ def test_search_stands_beside_tools_where_it_may(name: str) -> None:
 
 
 @pytest.mark.row("G-006")
-def test_a_search_that_was_spelled_already_is_asked_for_once() -> None:
+def test_search_in_native_options_is_not_duplicated() -> None:
     newer = {"type": "web_search_20260209", "name": "web_search"}
     body, _ = body_with("anthropic", search=True, native={"anthropic": {"tools": [newer]}})
     assert body["tools"] == [newer]
@@ -114,7 +116,7 @@ def test_a_search_that_was_spelled_already_is_asked_for_once() -> None:
 
 
 @pytest.mark.row("G-006")
-def test_a_kept_prefix_has_its_own_tools() -> None:
+def test_search_is_refused_with_cached_content() -> None:
     cached = {"gemini": {"cachedContent": "cachedContents/x"}}
     body, wire = body_with("gemini", search=True, native=cached)
     assert "tools" not in body
@@ -158,16 +160,14 @@ def test_a_tool_mode_is_forwarded(name: str, mode: str, keys: dict[str, Any]) ->
         ("ollama", "any", "it has auto$"),
     ],
 )
-def test_a_tool_mode_that_a_provider_does_not_know_is_refused(
-    name: str, mode: str, expected: str
-) -> None:
+def test_unsupported_tool_mode_is_refused(name: str, mode: str, expected: str) -> None:
     with pytest.raises(InvalidValueError, match=expected) as caught:
         body_with(name, TOOL, tool_mode=mode)
     assert caught.value.path == "$.tool_mode"
 
 
 @pytest.mark.row("G-007")
-def test_what_a_tool_mode_cannot_do_is_told() -> None:
+def test_unsupported_part_of_tool_mode_is_a_loss() -> None:
     body, wire = body_with("gemini", tool_mode="VALIDATED")
     assert "toolConfig" not in body
     assert [loss.path for loss in wire.losses] == ["$.tool_mode"]
@@ -179,8 +179,8 @@ def test_what_a_tool_mode_cannot_do_is_told() -> None:
 
 
 @pytest.mark.row("G-006", "G-007")
-def test_both_are_asked_for_beside_what_the_client_of_another_host_spelled() -> None:
-    """A key that only its host knows is lost; the search of the target is asked for anyway."""
+def test_search_is_sent_although_foreign_search_key_is_lost() -> None:
+    """A key of the source host is lost; the search of the target is requested anyway."""
     request = adapters.get("openai-responses").from_wire_request(
         {
             "model": "gpt-5",

@@ -1,4 +1,4 @@
-"""Errors for clients: judged by status and body, written with the names of their protocol."""
+"""Errors for clients: classified by status and body, encoded with the names of their protocol."""
 
 import json
 import re
@@ -29,7 +29,7 @@ OVERFLOW = {
     "openai": "maximum context length",
     "openai-responses": "maximum context length",
 }
-"""The words that clients of each provider look for."""
+"""The text that clients of each provider search for."""
 
 
 def error_of(adapter: Adapter, body: bytes, status: int) -> ProviderError:
@@ -50,7 +50,7 @@ def recorded_errors() -> Iterator[tuple[str, ProviderError]]:
 
 @needs_corpus
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_recorded_error_is_the_same_error_for_every_client(name: str) -> None:
+def test_recorded_error_has_same_class_for_every_client(name: str) -> None:
     client = adapters.get(name)
     errors = list(recorded_errors())
     assert errors
@@ -64,7 +64,7 @@ def test_a_recorded_error_is_the_same_error_for_every_client(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERFLOW)
 @pytest.mark.parametrize("source", OVERFLOW)
-def test_a_full_context_window_is_named_in_the_words_of_the_client(name: str, source: str) -> None:
+def test_context_overflow_has_text_of_client_protocol(name: str, source: str) -> None:
     error = ContextOverflowError("400 too much", provider=source, status=413, kind="odd")
     status, body = adapters.get(name).encode_error(error)
     if name != source:
@@ -80,9 +80,7 @@ def test_a_full_context_window_is_named_in_the_words_of_the_client(name: str, so
 @pytest.mark.parametrize(
     "kind", [AuthenticationError, InvalidRequestError, RateLimitError, ServerError]
 )
-def test_names_of_another_provider_do_not_reach_a_client(
-    name: str, kind: type[ProviderError]
-) -> None:
+def test_error_names_no_other_provider(name: str, kind: type[ProviderError]) -> None:
     client = adapters.get(name)
     source = "gemini" if name != "gemini" else "anthropic"
     error = kind("failed", provider=source, kind="ODD_KIND", code="ODD_CODE", request_id="req_odd")
@@ -126,7 +124,7 @@ def test_names_of_another_provider_do_not_reach_a_client(
         ),
     ],
 )
-def test_a_general_type_is_judged_by_status_and_text(
+def test_general_error_type_is_classified_by_status_and_text(
     name: str, status: int, body: object, expected: type[ProviderError]
 ) -> None:
     assert type(error_of(adapters.get(name), json.dumps(body).encode(), status)) is expected
@@ -143,7 +141,7 @@ WINDOW_PATTERNS = {
     "openai": (r"maximum context length is \d+ tokens", r"reduce the length of the messages"),
     "openai-responses": (r"context_length_exceeded", r"maximum context length is \d+ tokens"),
 }
-"""What Claude Code, Codex, opencode, Cline and gemini-cli search errors of each protocol for."""
+"""Patterns that Claude Code, Codex, opencode, Cline and gemini-cli search in errors."""
 WORDINGS = [
     "prompt is too long: 215432 tokens > 200000 maximum",
     "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000",
@@ -194,7 +192,7 @@ def test_an_overflow_is_recognised_in_any_wording(name: str, wording: str) -> No
 @pytest.mark.row("T218")
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("source", CLIENTS)
-def test_a_client_finds_what_it_looks_for_and_the_numbers(name: str, source: str) -> None:
+def test_overflow_error_matches_client_patterns_and_has_counts(name: str, source: str) -> None:
     text = "maximum context length is 200000, got 215432 tokens"
     error = ContextOverflowError(text, provider=f"{source}-other", status=413)
     _, body = adapters.get(name).encode_error(error)
@@ -211,7 +209,7 @@ def test_a_client_finds_what_it_looks_for_and_the_numbers(name: str, source: str
 @pytest.mark.parametrize(
     "kind", [ContextOverflowError, InvalidRequestError, RateLimitError, ServerError]
 )
-def test_an_error_in_a_stream_has_the_class_and_the_words_of_the_client(
+def test_stream_error_has_class_and_text_of_client_protocol(
     name: str, kind: type[ProviderError]
 ) -> None:
     client = adapters.get(name)
@@ -228,12 +226,12 @@ def test_an_error_in_a_stream_has_the_class_and_the_words_of_the_client(
     events = [*decoder.feed(sent), *decoder.finish()]
     failure = events[-1]
     assert isinstance(failure, StreamError)
-    if not (name == "ollama" and kind is not ContextOverflowError):  # it has no types of errors
+    if not (name == "ollama" and kind is not ContextOverflowError):  # it has no error types
         assert failure.error_class == kind.__name__
 
 
 @pytest.mark.row("T187")
-def test_the_time_to_wait_is_where_clients_of_a_protocol_read_it() -> None:
+def test_retry_delay_is_where_clients_read_it() -> None:
     error = RateLimitError("slow down", provider="anthropic", status=429, retry_after_s=7)
     _, body = adapters.get("gemini").encode_error(error)
     assert json.loads(body)["error"]["details"][0]["retryDelay"] == "7s"
@@ -251,7 +249,7 @@ def test_the_time_to_wait_is_where_clients_of_a_protocol_read_it() -> None:
         ("groq", 400, "Invalid API Key"),
     ],
 )
-def test_a_key_that_may_do_nothing_is_an_error_of_authentication(
+def test_key_without_permission_is_an_authentication_error(
     name: str, status: int, text: str
 ) -> None:
     body = {"error": {"message": text, "type": "invalid_request_error"}}

@@ -1,4 +1,4 @@
-"""One adapter is shared by threads, tasks and tenants: no caller sees what another one sent."""
+"""One adapter shared by threads, tasks and tenants gives each caller its own results."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +50,7 @@ TOOLS = [definition("look"), definition("find"), definition("look.closer")]
 
 
 def conversation(tenant: int, turns: int) -> list[Message]:
-    """A history of one tenant; its call ids are those of another maker, so that ids are given."""
+    """Return a history of one tenant; its call ids are foreign, so that wire ids are generated."""
     messages = [system(f"Be brief with tenant {tenant}.")]
     for turn in range(turns):
         call_id = tool_id(turn + 1) if turn % 2 else f"call_{tenant}_{turn}"
@@ -70,7 +70,7 @@ Request = tuple[list[Message], list[ToolDefinition], AdapterOptions]
 
 
 def requests_of(tenant: int) -> list[Request]:
-    """The requests of a tenant, each a turn longer, with its own options and tools."""
+    """Return the requests of a tenant, each a turn longer, with its own options and tools."""
     draw = random.Random(tenant)  # noqa: S311 - a workload, no secret
     history = conversation(tenant, ROUNDS)
     return [
@@ -89,7 +89,7 @@ def send_all(adapter: Adapter, start: Barrier, requests: list[Request]) -> list[
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_threads_share_an_adapter(name: str) -> None:
+def test_threads_with_one_adapter_get_their_own_requests(name: str) -> None:
     profile = adapters.profile_of(name)
     shared, start = Adapter(profile), Barrier(THREADS)
     requests = [requests_of(tenant) for tenant in range(THREADS)]
@@ -101,15 +101,15 @@ def test_threads_share_an_adapter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_threads_share_a_conversation(name: str) -> None:
-    """Each thread continues the same beginning in its own way, as forks of a session do."""
+def test_threads_extend_one_conversation_independently(name: str) -> None:
+    """Each thread continues the same prefix in its own way, as forks of a session do."""
     profile = adapters.profile_of(name)
     shared, start = Adapter(profile), Barrier(THREADS)
     beginning = conversation(0, 3)
     shared.preview([*beginning, user("go on")], TOOLS)
     forks: list[list[Request]] = []
     for tenant in range(THREADS):
-        call_id = f"call_0_{tenant}"  # an id that a beginning may have, too
+        call_id = f"call_0_{tenant}"  # an id that may occur in the prefix too
         fork = [
             *beginning,
             user(f"fork {tenant}"),
@@ -124,7 +124,7 @@ def test_threads_share_a_conversation(name: str) -> None:
         assert answers == [fresh] * 3
 
 
-def test_equal_options_of_another_type_are_other_options() -> None:
+def test_equal_options_of_another_type_are_distinct() -> None:
     adapter = Adapter(adapters.profile_of("openai"))
 
     def body(value: object) -> bytes:
@@ -137,7 +137,7 @@ def test_equal_options_of_another_type_are_other_options() -> None:
     assert b'"const":1}' in body(1)
 
 
-def test_a_changed_tool_list_is_another_request() -> None:
+def test_changed_tool_list_changes_request() -> None:
     adapter = Adapter(adapters.profile_of("anthropic"))
     tools = [definition("look")]
     messages = numbered(user("hi"))
@@ -155,7 +155,7 @@ def test_caches_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(("conversations", "size", "expected"), [(3, 10**6, 3), (100, 250, 2)])
-def test_the_oldest_history_leaves_the_cache(conversations: int, size: int, expected: int) -> None:
+def test_oldest_history_is_evicted(conversations: int, size: int, expected: int) -> None:
     adapter = Adapter(adapters.profile_of("anthropic"))
     adapter._histories = cache = HistoryCache(conversations, size)  # pyright: ignore[reportPrivateUsage] - smaller
     talks = [[replace(user("hi"), id=ulid(number))] for number in range(5)]

@@ -1,7 +1,7 @@
-"""A stream that has ended is freed at once, not at a later collection of reference cycles.
+"""An ended stream is freed at once, not at a later collection of reference cycles.
 
 A gateway has hundreds of streams at a time. Each lives long enough to reach the oldest generation,
-which is collected rarely, so that cycles would multiply what its streams take.
+which is collected rarely, so that cycles would multiply their memory.
 """
 
 import gc
@@ -37,7 +37,7 @@ def context(adapter: Adapter) -> RequestContext:
 
 
 def events() -> Iterator[StreamEvent]:
-    """The events of a response before its end."""
+    """Return the events of a response before its end."""
     yield MessageStart(ID, "m", "resp_1")
     yield ThinkingDelta(ID, 0, "Hm.")
     yield TextDelta(ID, 1, "Two calls.")
@@ -61,14 +61,14 @@ def stream(adapter: Adapter) -> tuple[bytes, list[StreamEvent]]:
 
 
 def partial_call(adapter: Adapter) -> None:
-    """Decode a call of Gemini whose arguments come value by value."""
+    """Decode a Gemini call whose arguments arrive value by value."""
     decoder = adapter.stream_decoder(context(adapter))
     decoder.feed(PARTIAL_CALL)
     assert decoder.finish()
 
 
 def cyclic_types() -> set[str]:
-    """The types of the project whose objects only a collection frees."""
+    """Return the types of the project whose objects only a collection frees."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         gc.collect()
@@ -84,7 +84,7 @@ def cyclic_types() -> set[str]:
 @pytest.mark.parametrize("name", adapters.names())
 def test_an_ended_stream_has_no_reference_cycles(name: str) -> None:
     adapter = adapters.get(name)
-    stream(adapter)  # what is imported or cached at the first use stays
+    stream(adapter)  # first use imports modules and fills caches, which stay
     gc.collect()
     gc.disable()
     try:
@@ -97,7 +97,7 @@ def test_an_ended_stream_has_no_reference_cycles(name: str) -> None:
         gc.enable()
 
 
-def test_an_unfinished_call_of_gemini_has_no_reference_cycles() -> None:
+def test_unfinished_gemini_call_has_no_reference_cycles() -> None:
     adapter = adapters.get("gemini")
     partial_call(adapter)
     gc.collect()

@@ -1,4 +1,4 @@
-"""Thoughts that hosts leave in the text of an answer, read and given back."""
+"""Thinking between tags in the text of a response: decoded, and sent back."""
 
 import json
 import logging
@@ -74,7 +74,7 @@ CASES: dict[str, list[tuple[str, str]]] = {
 @pytest.mark.row("T70")
 @pytest.mark.parametrize("name", HOSTS)
 @pytest.mark.parametrize("text", CASES)
-def test_a_thought_between_tags_is_a_thought(name: str, text: str) -> None:
+def test_tagged_text_becomes_thinking(name: str, text: str) -> None:
     host = adapters.get(name)
     message = host.from_wire_response(answer(text), CONTEXT)
     assert blocks_of(message) == CASES[text]
@@ -88,7 +88,7 @@ def test_a_thought_between_tags_is_a_thought(name: str, text: str) -> None:
 @pytest.mark.row("T70")
 @pytest.mark.parametrize("text", CASES)
 @pytest.mark.parametrize("calls", [True, False])
-def test_a_stream_says_the_same_wherever_it_is_cut(text: str, calls: bool) -> None:  # noqa: FBT001 - a case
+def test_stream_gives_equal_blocks_for_any_chunking(text: str, calls: bool) -> None:  # noqa: FBT001 - a case
     host = adapters.get("vllm")
     fields = {"tool_calls": [CALL]} if calls else {}
     plain = host.from_wire_response(answer(text, **fields), CONTEXT)
@@ -117,7 +117,7 @@ def test_a_stream_says_the_same_wherever_it_is_cut(text: str, calls: bool) -> No
     ),
     cuts=st.lists(st.integers(1, 4), max_size=8),
 )
-def test_any_text_is_read_alike_in_pieces_and_whole_and_comes_back(
+def test_any_text_decodes_equally_streamed_and_whole_and_round_trips(
     text: str, cuts: list[int]
 ) -> None:
     host = adapters.get("openai-compatible")
@@ -138,7 +138,7 @@ def test_any_text_is_read_alike_in_pieces_and_whole_and_comes_back(
 
 @pytest.mark.row("T70")
 @pytest.mark.parametrize("text", CASES)
-def test_a_stream_given_out_in_the_place_of_the_host_has_the_tags_again(text: str) -> None:
+def test_stream_encoded_for_client_of_host_has_tags(text: str) -> None:
     host = adapters.get("vllm")
     reading, writing = host.stream_decoder(CONTEXT), host.stream_encoder(CONTEXT)
     events = [*reading.feed(stream(text[:3], text[3:])), *reading.finish()]
@@ -150,7 +150,7 @@ def test_a_stream_given_out_in_the_place_of_the_host_has_the_tags_again(text: st
 
 
 @pytest.mark.row("T70")
-def test_a_stream_that_breaks_off_keeps_the_thought() -> None:
+def test_truncated_stream_keeps_thinking() -> None:
     decoder = adapters.get("vllm").stream_decoder(CONTEXT)
     events = decoder.feed(stream("<thi", "nk>Hm", ". </th", end=False))
     assert blocks_of(decoder.message) == [("thinking", "Hm. </th")]
@@ -161,7 +161,7 @@ def test_a_stream_that_breaks_off_keeps_the_thought() -> None:
 
 
 @pytest.mark.row("T70")
-def test_others_get_the_answer_without_the_thought_and_are_told() -> None:
+def test_other_providers_receive_text_without_thinking_with_loss() -> None:
     message = adapters.get("vllm").from_wire_response(answer("<think>Hm.</think>Yes."), CONTEXT)
     wire = adapters.get("openai").to_wire([user("go"), message, user("more")])
     assert json.loads(wire.body)["messages"][1]["content"] == "Yes."
@@ -169,7 +169,7 @@ def test_others_get_the_answer_without_the_thought_and_are_told() -> None:
 
 
 @pytest.mark.row("T70")
-def test_a_client_that_sends_the_tags_back_means_the_same_answer() -> None:
+def test_tags_sent_by_client_decode_to_same_message() -> None:
     host = adapters.get("vllm")
     given = host.from_wire_response(answer("<think>Hm.</think>Yes."), CONTEXT)
     turns = [
@@ -185,6 +185,6 @@ def test_a_client_that_sends_the_tags_back_means_the_same_answer() -> None:
 
 @pytest.mark.row("T70")
 @pytest.mark.parametrize("name", ["openai", "groq", "openrouter", "mistral", "deepseek"])
-def test_hosts_that_tell_thoughts_apart_are_taken_at_their_word(name: str) -> None:
+def test_tags_are_text_at_hosts_with_separate_reasoning(name: str) -> None:
     message = adapters.get(name).from_wire_response(answer("<think>Hm.</think>Yes."), CONTEXT)
     assert blocks_of(message) == [("text", "<think>Hm.</think>Yes.")]

@@ -1,4 +1,4 @@
-"""How much a model shall think: one option, said to each model in what it takes."""
+"""The reasoning option, encoded for each model in the form that it supports."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ from metis.wire.reasoning import Reasoning
 
 CONTEXT = RequestContext(session_id="sess_thinking")
 TOOL = ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)
-MUST = ToolChoice("required")
+FORCED_CALL = ToolChoice("required")
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def body_with(
     name: str, model: str, *messages: Message, **options: Any
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The body that is sent, and what is told to be lost."""
+    """Return the request body and the losses."""
     tools = options.pop("tools", ())
     if isinstance(options.get("reasoning"), str):
         options["reasoning"] = Reasoning(options["reasoning"])
@@ -48,7 +48,7 @@ def body_with(
 
 
 def thinking_keys(body: dict[str, Any]) -> dict[str, Any]:
-    """What a body says of thinking."""
+    """Return the keys of a body that concern reasoning."""
     keys = {
         key: body[key]
         for key in ("thinking", "output_config", "reasoning", "reasoning_effort", "think")
@@ -63,7 +63,7 @@ DROPPED = [("dropped", "$.reasoning")]
 ADAPTIVE = {"type": "adaptive"}
 
 CASES: list[tuple[str, str, Reasoning, dict[str, Any], list[tuple[str, str]]]] = [
-    # Anthropic: words for the newer models, tokens for the older.
+    # Anthropic: effort for newer models, token budgets for older ones.
     (
         "anthropic",
         "claude-opus-4-7",
@@ -118,7 +118,7 @@ CASES: list[tuple[str, str, Reasoning, dict[str, Any], list[tuple[str, str]]]] =
     ),
     ("anthropic", "claude-3-5-haiku-latest", Reasoning("high"), {}, DROPPED),
     ("anthropic", "claude-3-5-haiku-latest", Reasoning("none"), {}, []),
-    # OpenAI, by both of its protocols.
+    # OpenAI, both protocols.
     ("openai", "gpt-5", Reasoning("minimal"), {"reasoning_effort": "minimal"}, []),
     ("openai", "gpt-5", Reasoning("none"), {"reasoning_effort": "minimal"}, ALTERED),
     ("openai", "gpt-5.1", Reasoning("minimal"), {"reasoning_effort": "low"}, ALTERED),
@@ -160,7 +160,7 @@ CASES: list[tuple[str, str, Reasoning, dict[str, Any], list[tuple[str, str]]]] =
     ("xai", "grok-4-fast-reasoning", Reasoning("low"), {}, DROPPED),
     ("vllm", "default", Reasoning("none"), {"reasoning_effort": "none"}, []),
     ("openai-compatible", "default", Reasoning("high"), {}, DROPPED),
-    # Ollama, by both of its protocols.
+    # Ollama, both protocols.
     ("ollama", "qwen3", Reasoning("high"), {"think": True}, ALTERED),
     ("ollama", "qwen3", Reasoning("none"), {"think": False}, []),
     ("ollama", "gpt-oss:20b", Reasoning("none"), {"think": "low"}, ALTERED),
@@ -171,7 +171,7 @@ CASES: list[tuple[str, str, Reasoning, dict[str, Any], list[tuple[str, str]]]] =
 
 @pytest.mark.row("T48", "T206")
 @pytest.mark.parametrize(("name", "model", "wish", "keys", "expected"), CASES)
-def test_every_model_is_told_in_what_it_takes(
+def test_reasoning_option_has_form_of_each_model(
     name: str, model: str, wish: Reasoning, keys: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
     body, losses = body_with(name, model, reasoning=wish)
@@ -184,7 +184,7 @@ JUDGED = ("anthropic", "openai", "openai-responses", "gemini", "ollama")
 
 @pytest.mark.row("T48", "T206", "T207")
 @pytest.mark.parametrize("name", JUDGED)
-def test_the_sdks_let_every_wish_pass_for_every_model(name: str) -> None:
+def test_sdk_types_accept_every_reasoning_option(name: str) -> None:
     listed = adapters.get(name).profile.catalog_provider or name
     for model in catalog().models(listed):
         for wish in (*map(Reasoning, EFFORTS), Reasoning(), Reasoning(None, 100)):
@@ -195,7 +195,7 @@ def test_the_sdks_let_every_wish_pass_for_every_model(name: str) -> None:
 
 @pytest.mark.row("T206")
 @pytest.mark.parametrize("effort", EFFORTS)
-def test_a_word_that_a_model_knows_stays_and_thinking_never_becomes_none(effort: Any) -> None:
+def test_supported_effort_is_unchanged_and_thinking_is_never_disabled(effort: Any) -> None:
     for rule in reasoning_rules().rules:
         if effort in rule.efforts:
             assert rule.nearest_effort(effort) == effort
@@ -204,7 +204,7 @@ def test_a_word_that_a_model_knows_stays_and_thinking_never_becomes_none(effort:
 
 
 @pytest.mark.row("T206")
-def test_numbers_of_tokens_have_words() -> None:
+def test_token_budget_maps_to_effort() -> None:
     assert [effort_for(n) for n in (0, 1, 1024, 1025, 8192, 60_000, 10**9)] == [
         "none",
         "minimal",
@@ -230,7 +230,7 @@ def test_numbers_of_tokens_have_words() -> None:
         (5000, None, (5000, 64_000), []),
     ],
 )
-def test_a_budget_fits_between_its_limits(
+def test_budget_is_clamped_to_limits(
     budget: int, limit: int | None, sent: tuple[int, int], expected: list[tuple[str, str]]
 ) -> None:
     wish = Reasoning(None, budget)
@@ -244,42 +244,42 @@ def test_a_budget_fits_between_its_limits(
 @pytest.mark.row("T47")
 @pytest.mark.parametrize("limit", [1, 1024, 1025, 2048, 4096, 64_000, None])
 @pytest.mark.parametrize("wish", [*map(Reasoning, EFFORTS), Reasoning(None, 1), Reasoning()])
-def test_the_simulated_provider_takes_every_budget(limit: int | None, wish: Reasoning) -> None:
+def test_simulator_accepts_every_budget(limit: int | None, wish: Reasoning) -> None:
     body, _ = body_with("anthropic", "claude-haiku-4-5", reasoning=wish, max_output_tokens=limit)
     strict.check(
         body, CheckContext(signer=ThinkingSigner(), headers={"anthropic-version": "2023-06-01"})
     )
 
 
-# What stands against thinking.
+# Conflicts with other options.
 
 
 @pytest.mark.row("T46")
-@pytest.mark.parametrize("choice", [MUST, ToolChoice("tool", "f")])
-def test_a_tool_that_must_be_called_ends_the_thinking(choice: ToolChoice) -> None:
+@pytest.mark.parametrize("choice", [FORCED_CALL, ToolChoice("tool", "f")])
+def test_forced_tool_call_disables_thinking(choice: ToolChoice) -> None:
     reasoning = Reasoning("high")
     options = {"tools": (TOOL,), "tool_choice": choice, "reasoning": reasoning}
     body, losses = body_with("anthropic", "claude-haiku-4-5", **options)
     assert thinking_keys(body) == {"thinking": {"type": "disabled"}}
     assert body["tool_choice"]["type"] in ("any", "tool")
     assert losses == ALTERED
-    # DeepSeek thinks by itself, so that it has to be told even if nobody asked.
+    # DeepSeek thinks by default, so thinking must be disabled explicitly.
     body, losses = body_with("deepseek", "deepseek-v4-pro", tools=(TOOL,), tool_choice=choice)
     assert thinking_keys(body) == {"thinking": {"type": "disabled"}}
     assert losses == [("synthesised", "$.reasoning")]
 
 
 @pytest.mark.row("T46")
-def test_a_model_that_always_thinks_is_not_made_to_call() -> None:
-    body, losses = body_with("anthropic", "claude-opus-5-5", tools=(TOOL,), tool_choice=MUST)
+def test_forced_call_is_dropped_for_model_that_always_thinks() -> None:
+    body, losses = body_with("anthropic", "claude-opus-5-5", tools=(TOOL,), tool_choice=FORCED_CALL)
     assert body["tool_choice"] == {"type": "auto"}
     assert losses == [("altered", "$.tool_choice")]
 
 
 @pytest.mark.row("T46")
-def test_adaptive_thinking_may_go_with_a_tool_that_must_be_called() -> None:
+def test_adaptive_thinking_is_allowed_with_forced_call() -> None:
     reasoning = Reasoning(None, 3000)
-    options = {"tools": (TOOL,), "tool_choice": MUST, "reasoning": reasoning}
+    options = {"tools": (TOOL,), "tool_choice": FORCED_CALL, "reasoning": reasoning}
     body, losses = body_with("anthropic", "claude-sonnet-4-6", **options)
     assert thinking_keys(body) == {"thinking": ADAPTIVE, "output_config": {"effort": "medium"}}
     assert body["tool_choice"] == {"type": "any"}
@@ -287,7 +287,7 @@ def test_adaptive_thinking_may_go_with_a_tool_that_must_be_called() -> None:
 
 
 @pytest.mark.row("T207")
-def test_a_model_that_cannot_think_and_call_at_once_does_not_think() -> None:
+def test_thinking_is_disabled_for_models_that_cannot_call_while_thinking() -> None:
     body, losses = body_with("openai", "gpt-5.4", tools=(TOOL,), reasoning="high")
     assert (thinking_keys(body), losses) == ({"reasoning_effort": "none"}, ALTERED)
     body, losses = body_with("openai", "gpt-5.6-sol", tools=(TOOL,))
@@ -300,7 +300,7 @@ def test_a_model_that_cannot_think_and_call_at_once_does_not_think() -> None:
 
 
 @pytest.mark.row("T48")
-def test_temperature_does_not_stay_beside_thinking() -> None:
+def test_temperature_is_omitted_with_thinking() -> None:
     options = {"temperature": 0.2, "top_k": 5}
     body, losses = body_with("anthropic", "claude-sonnet-4-6", reasoning="high", **options)
     assert {"temperature", "top_k"}.isdisjoint(body)
@@ -316,7 +316,7 @@ def test_temperature_does_not_stay_beside_thinking() -> None:
 
 
 @pytest.mark.row("T37")
-def test_an_open_call_without_a_thought_ends_the_thinking() -> None:
+def test_open_call_without_thinking_disables_thinking() -> None:
     first = tool_id(1)
     foreign = [
         user("go"),
@@ -341,7 +341,7 @@ def test_an_open_call_without_a_thought_ends_the_thinking() -> None:
     assert losses == []
 
 
-# A client's own words.
+# Native options of clients.
 
 SPELLED = {
     "anthropic": {
@@ -387,7 +387,9 @@ WISHES = {"anthropic": Reasoning(None, 3000), "gemini": Reasoning(None, 100)}
 
 @pytest.mark.row("T206")
 @pytest.mark.parametrize("name", SPELLED)
-def test_a_client_gets_its_own_words_through_and_others_hear_what_it_meant(name: str) -> None:
+def test_native_reasoning_option_is_unchanged_for_its_provider_and_translated_for_others(
+    name: str,
+) -> None:
     host, body = adapters.get(name), SPELLED[name]
     request = host.from_wire_request(body, CONTEXT)
     assert request.options.reasoning == WISHES.get(name, Reasoning("low"))
@@ -398,14 +400,14 @@ def test_a_client_gets_its_own_words_through_and_others_hear_what_it_meant(name:
         request.messages, (), replace(request.options, model="gpt-5")
     )
     assert json.loads(away.body)["reasoning"]["effort"] in ("low", "medium", "minimal")
-    # What the words do not say is named: what is shown of the thoughts.
+    # The display option of thinking has no translation and is a loss.
     shown = [loss.path for loss in away.losses if "display" in loss.path or "clude" in loss.path]
     others = {"anthropic": 1, "openrouter": 1, "gemini": 1}
     assert len(shown) == others.get(name, 0)
 
 
 @pytest.mark.row("T48")
-def test_a_client_whose_model_is_another_is_spelled_anew() -> None:
+def test_reasoning_option_is_reencoded_for_another_model() -> None:
     host, body = adapters.get("anthropic"), SPELLED["anthropic"]
     request = host.from_wire_request(body, CONTEXT)
     options = replace(request.options, model="claude-opus-4-7")
@@ -422,7 +424,7 @@ def test_a_client_whose_model_is_another_is_spelled_anew() -> None:
     assert thinking_keys(json.loads(host.to_wire(request.messages, (), without).body)) == {}
 
 
-def test_what_was_spelled_by_hand_is_sent_as_it_is() -> None:
+def test_native_reasoning_option_is_sent_unchanged() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2000}
     body, losses = body_with(
         "anthropic", "claude-sonnet-4-6", native={"anthropic": {"thinking": thinking}}
@@ -436,8 +438,8 @@ PATTERN = re.compile(
 )
 
 
-def wishes(body: dict[str, Any]) -> bool:
-    """Whether a recorded request says how much to think, told apart from our own reading."""
+def has_reasoning_option(body: dict[str, Any]) -> bool:
+    """Return whether a recorded request sets reasoning, determined without the decoder."""
     config = maybe_object(body.get("generationConfig", body.get("generation_config")))
     keys = ("thinking", "output_config", "reasoning", "reasoning_effort")
     stated = {key: body[key] for key in keys if key in body}
@@ -456,13 +458,13 @@ def wishes(body: dict[str, Any]) -> bool:
         ("gemini", "gemini"),
     ],
 )
-def test_recorded_wishes_are_understood(protocol: str, name: str) -> None:
+def test_recorded_reasoning_options_are_decoded(protocol: str, name: str) -> None:
     count = 0
     for key, body in requests(protocol):
         if not {"messages", "input", "contents"} & set(body):
             continue
         options = adapters.get(name).from_wire_request(body, CONTEXT).options
-        assert (options.reasoning is not None) == wishes(body), key
+        assert (options.reasoning is not None) == has_reasoning_option(body), key
         count += options.reasoning is not None
     assert count > 0 or STEP > 1
 
@@ -470,13 +472,13 @@ def test_recorded_wishes_are_understood(protocol: str, name: str) -> None:
 # Bad values.
 
 
-def test_a_wish_that_nobody_could_be_told_is_refused() -> None:
+def test_invalid_reasoning_option_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="ultra"):
         Reasoning("ultra")  # pyright: ignore[reportArgumentType] - on purpose
     with pytest.raises(InvalidValueError, match="above zero"):
         Reasoning(None, 0)
 
 
-def test_rules_that_cannot_be_read_are_an_error() -> None:
+def test_unreadable_rules_are_an_error() -> None:
     with pytest.raises(CatalogDataError, match="reasoning rules"):
         read_reasoning_rules({"rules": [{"models": ["x:*"], "efforts": ["much"]}]})

@@ -1,4 +1,4 @@
-"""Tools of a client that are no functions: to others as functions, and back as declared."""
+"""Client tools that are not functions become functions elsewhere, and return as declared."""
 
 import json
 from typing import Any
@@ -153,7 +153,7 @@ def test_every_kind_of_tool_becomes_a_function(name: str) -> None:
 
 
 @pytest.mark.row("T219")
-def test_another_host_with_the_same_kinds_gets_them_as_declared() -> None:
+def test_host_with_same_tool_kinds_receives_them_as_declared() -> None:
     body, losses = sent("azure-responses", client_request(tools=TOOLS))
     kinds = [tool["type"] for tool in body["tools"]]
     assert sorted(kinds) == sorted(
@@ -186,7 +186,7 @@ def test_tools_that_the_input_declares_are_sent_too(name: str) -> None:
 
 @pytest.mark.row("T219")
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_call_comes_back_as_the_kind_that_the_client_declared(*, is_stream: bool) -> None:
+def test_call_has_kind_that_client_declared(*, is_stream: bool) -> None:
     client, request = adapters.get("openai-responses"), client_request(tools=TOOLS)
     context = client.response_context(request, RequestContext(session_id="sess_kinds"))
     message = response_with({name: value for name, (value, _) in CALLS.items()})
@@ -204,7 +204,7 @@ def test_a_call_comes_back_as_the_kind_that_the_client_declared(*, is_stream: bo
 
 @pytest.mark.row("T219")
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_next_request_has_the_calls_under_the_names_of_the_functions(name: str) -> None:
+def test_next_request_has_calls_under_function_names(name: str) -> None:
     client, request = adapters.get("openai-responses"), client_request(tools=TOOLS)
     context = client.response_context(request, RequestContext(session_id="sess_kinds"))
     message = response_with({name: value for name, (value, _) in CALLS.items()})
@@ -245,7 +245,7 @@ def test_the_next_request_has_the_calls_under_the_names_of_the_functions(name: s
 
 @pytest.mark.row("T219", "T161")
 @pytest.mark.parametrize("name", ["apply_patch", "shell", "mcp__web__search"])
-def test_a_cut_off_call_of_another_kind_is_not_complete(name: str) -> None:
+def test_truncated_call_of_another_kind_is_incomplete(name: str) -> None:
     client, request = adapters.get("openai-responses"), client_request(tools=TOOLS)
     context = client.response_context(request, RequestContext(session_id="sess_kinds"))
     whole = response_with({name: {}})
@@ -265,7 +265,7 @@ def test_a_cut_off_call_of_another_kind_is_not_complete(name: str) -> None:
 
 @pytest.mark.row("T219")
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_custom_tools_of_chat_completions_come_back_as_custom_calls(*, is_stream: bool) -> None:
+def test_chat_custom_tools_return_as_custom_calls(*, is_stream: bool) -> None:
     client = adapters.get("openai")
     custom = {"name": "apply_patch", "description": "Edits.", "format": {"type": "text"}}
     body = {
@@ -285,7 +285,7 @@ def test_custom_tools_of_chat_completions_come_back_as_custom_calls(*, is_stream
         decoder.finish()
         block = decoder.message.content[-1]
         assert '"custom":{"input":"*** Begin"}' in stream.decode()
-        assert '"usage"' not in stream.decode()  # the client did not ask for it
+        assert '"usage"' not in stream.decode()  # the client did not request it
     else:
         wire = client.to_wire_response(message, context)
         call = json.loads(wire)["choices"][0]["message"]["tool_calls"][0]
@@ -297,7 +297,7 @@ def test_custom_tools_of_chat_completions_come_back_as_custom_calls(*, is_stream
 
 @pytest.mark.row("T129")
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_chat_stream_states_its_usage_if_the_client_asks(*, asks: bool) -> None:
+def test_chat_stream_has_usage_only_on_request(*, asks: bool) -> None:
     client = adapters.get("openai")
     body: dict[str, Any] = {"model": "my-alias", "messages": [{"role": "user", "content": "Go."}]}
     if asks:
@@ -308,6 +308,6 @@ def test_a_chat_stream_states_its_usage_if_the_client_asks(*, asks: bool) -> Non
     assert ('"usage"' in stream) is asks
     assert '"model":"my-alias"' in stream
     plain = json.loads(client.to_wire_response(message, context))
-    assert "usage" in plain  # a plain response always states it
+    assert "usage" in plain  # a plain response always has it
     assert plain["model"] == "my-alias"
     assert isinstance(message.content[0], TextBlock)

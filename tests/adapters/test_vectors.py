@@ -1,4 +1,4 @@
-"""The vectors of the specification for wire formats and streams."""
+"""The specification's test vectors for wire formats and streams."""
 
 import json
 import re
@@ -18,13 +18,13 @@ TOOL_ID = re.compile(r"tu_\w+")
 
 
 def vectors(name: str) -> list[Any]:
-    """The vectors of a file, as parameters with their names."""
+    """Return the vectors of a file as named parameters."""
     listed = json.loads((VECTORS / name).read_text(encoding="utf-8"))["vectors"]
     return [pytest.param(vector, id=f"{vector['name']}-{vector.get('kind')}") for vector in listed]
 
 
 def contents(*messages: Message) -> list[Any]:
-    """Role and content of messages, with tool ids as ordinals in the order of their first use."""
+    """Return role and content of messages, with tool ids as ordinals of first use."""
     ordinals: dict[str, str] = {}
 
     def ordinal(match: re.Match[str]) -> str:

@@ -1,3 +1,5 @@
+"""Cache marks: which blocks get one, lifetimes, limits, and stability over turns."""
+
 from collections.abc import Sequence
 
 import pytest
@@ -33,7 +35,7 @@ def marks(messages: Sequence[Message]) -> list[tuple[int, int, str | None]]:
 
 
 @pytest.mark.row("T170")
-def test_the_first_mark_and_the_last_ones_are_kept() -> None:
+def test_first_mark_and_last_marks_are_kept() -> None:
     turns = [hinted(user(str(number)), short()) for number in range(6)]
     planned = project([hinted(system("s"), short()), *turns], MARKED)
     assert [place for place, _, _ in marks(planned.messages)] == [0, 4, 5, 6]
@@ -43,7 +45,7 @@ def test_the_first_mark_and_the_last_ones_are_kept() -> None:
 
 
 @pytest.mark.row("G-018")
-def test_of_marked_turns_the_last_four_keep_their_marks() -> None:
+def test_last_four_marked_turns_keep_marks() -> None:
     turns = [hinted(user(str(number)), short()) for number in range(5)]
     planned = project(turns, MARKED)
     assert [place for place, _, _ in marks(planned.messages)] == [1, 2, 3, 4]
@@ -80,7 +82,7 @@ def test_no_mark_lives_longer_than_one_before_it() -> None:
 
 
 @pytest.mark.row("T171")
-def test_a_mark_before_a_long_one_of_the_client_lives_as_long() -> None:
+def test_mark_before_long_client_mark_has_same_ttl() -> None:
     native = hinted(user("b"), long(), origin="toy")
     planned = project([hinted(system("s"), short()), native], MARKED)
     assert marks(planned.messages) == [(0, 0, "1h"), (1, 0, "1h")]
@@ -99,7 +101,7 @@ def test_a_mark_moves_to_a_block_that_may_carry_it() -> None:
 
 
 @pytest.mark.row("T172", "T176")
-def test_a_mark_stays_at_its_block_when_blocks_before_it_go() -> None:
+def test_mark_stays_at_block_when_earlier_blocks_are_removed() -> None:
     foreign = replace(thinking("hm"), issuer="other")
     given = [user("go"), hinted(assistant(foreign, text("a"), text("b")), short(1))]
     planned = project(given, MARKED).messages
@@ -108,7 +110,7 @@ def test_a_mark_stays_at_its_block_when_blocks_before_it_go() -> None:
 
 
 @pytest.mark.row("T174", "T175")
-def test_without_marks_only_a_lifetime_that_was_asked_for_is_missed() -> None:
+def test_without_cache_marks_only_an_explicit_ttl_is_a_loss() -> None:
     given = [hinted(system("s"), short()), hinted(user("go"), long())]
     planned = project(given, PLAIN)
     assert marks(planned.messages) == []
@@ -136,7 +138,7 @@ def test_marks_that_fit_never_move() -> None:
 
 
 @pytest.mark.row("T179")
-def test_a_long_way_behind_the_last_mark_gets_marks_of_its_own() -> None:
+def test_long_unmarked_stretch_gets_marks() -> None:
     turns = [user(str(number)) if number % 2 else assistant(str(number)) for number in range(1, 51)]
     given = [hinted(system("s"), short()), *turns]
     planned = project(given, MARKED)
@@ -151,7 +153,7 @@ def test_a_long_way_behind_the_last_mark_gets_marks_of_its_own() -> None:
 
 
 @pytest.mark.row("T179")
-def test_no_two_marks_are_further_apart_than_the_target_looks_back() -> None:
+def test_marks_are_within_lookback_of_target() -> None:
     thought = thinking("hm", signature="s", issuer="toy")
     blocks = [thought if number % 3 else text(str(number)) for number in range(60)]
     given = [hinted(system("s"), short()), user("go"), assistant(*blocks), user("on")]
@@ -163,7 +165,7 @@ def test_no_two_marks_are_further_apart_than_the_target_looks_back() -> None:
 
 
 @pytest.mark.row("T179")
-def test_a_prefix_that_is_too_short_to_be_kept_is_told() -> None:
+def test_prefix_too_short_for_cache_is_reported() -> None:
     target = replace(MARKED, min_cached_tokens=1024)
     planned = project([hinted(system("s" * 2000), short()), user("go")], target)
     (loss,) = planned.losses

@@ -1,4 +1,4 @@
-"""Documents for a target that wants names of a certain kind, and words beside them."""
+"""Documents for a target that restricts document names and requires accompanying text."""
 
 import re
 
@@ -45,7 +45,7 @@ def names(messages: list[Message] | Projection) -> list[str | None]:
 
 
 @pytest.mark.row("T95")
-def test_a_name_is_made_one_that_is_taken_and_that_is_told() -> None:
+def test_invalid_name_is_replaced_with_loss() -> None:
     projection = project([user("read", document("Lease  2026.final.pdf"))], TARGET)
     assert names(projection) == ["Lease 2026-final-pdf"]
     assert losses_of(projection) == [("altered", "document", "$.content[1].name")]
@@ -55,7 +55,7 @@ def test_a_name_is_made_one_that_is_taken_and_that_is_told() -> None:
 
 
 @pytest.mark.row("T95")
-def test_a_document_without_a_name_is_called_by_its_number() -> None:
+def test_document_without_name_is_numbered() -> None:
     shown = user("read", document("a"), document(), document("???"))
     projection = project([shown], TARGET)
     assert names(projection) == ["a", "document-2", "document-3"]
@@ -84,7 +84,9 @@ def test_no_two_documents_share_a_name_not_even_in_results() -> None:
 
 @pytest.mark.row("T95", "T176")
 @given(st.lists(st.one_of(st.none(), st.text(max_size=8)), min_size=1, max_size=6))
-def test_names_are_taken_unique_and_stay_when_more_is_said(given_names: list[str | None]) -> None:
+def test_names_are_valid_unique_and_stable_when_conversation_grows(
+    given_names: list[str | None],
+) -> None:
     talk = numbered(*(user("read", document(name)) for name in given_names))
     document_names = [name or "" for name in names(project(talk, TARGET))]
     assert all(ACCEPTED.fullmatch(name) for name in document_names)
@@ -94,7 +96,7 @@ def test_names_are_taken_unique_and_stay_when_more_is_said(given_names: list[str
 
 
 @pytest.mark.row("T95")
-def test_a_long_name_is_cut_and_still_its_own() -> None:
+def test_long_name_is_truncated_and_unique() -> None:
     first, second = names(project([user("read", document("x" * 300), document("x" * 300))], TARGET))
     assert first is not None
     assert second is not None
@@ -104,7 +106,7 @@ def test_a_long_name_is_cut_and_still_its_own() -> None:
 
 
 @pytest.mark.row("T95", "T96")
-def test_a_client_of_the_target_knows_what_it_sends() -> None:
+def test_documents_of_client_of_target_are_unchanged() -> None:
     native = user(document("a.b"), metadata=MessageMetadata(origin="toy"))
     projection = project(numbered(native, user("and", document("a.b"), document("a-b"))), TARGET)
     assert names(projection) == ["a.b", "a-b", "a-b (2)"]
@@ -112,7 +114,7 @@ def test_a_client_of_the_target_knows_what_it_sends() -> None:
 
 
 @pytest.mark.row("T96", "T84")
-def test_words_are_put_beside_a_document_where_there_are_none() -> None:
+def test_text_is_added_to_document_without_text() -> None:
     projection = project([user(document("a"))], TARGET)
     assert projection.messages[0].content == (TextBlock(DOCUMENT_TEXT), document("a"))
     assert losses_of(projection) == [("synthesised", "text", "$.content")]
@@ -120,32 +122,32 @@ def test_words_are_put_beside_a_document_where_there_are_none() -> None:
 
 
 @pytest.mark.row("T96")
-def test_blank_words_are_no_words() -> None:
+def test_blank_text_does_not_count_as_text() -> None:
     projection = project([user(" ", document("a"))], TARGET)
     assert TextBlock(DOCUMENT_TEXT) in projection.messages[0].content
 
 
 @pytest.mark.row("T96")
-def test_nothing_is_added_where_something_is_said_or_no_document_is() -> None:
+def test_no_text_is_added_with_text_or_without_document() -> None:
     for shown in (user("read", document("a")), user(image("iVBORw0KGgo="))):
         projection = project([shown], TARGET)
         assert (projection.messages[0].content, projection.losses) == (shown.content, [])
 
 
 @pytest.mark.row("T96", "T172")
-def test_a_mark_stays_behind_what_it_marked() -> None:
+def test_cache_mark_stays_at_its_block() -> None:
     hinted = user(document("a"), metadata=MessageMetadata(hints=(CacheHint(after=0),)))
     target = replace(TARGET, cache_marks=4)
     (sent,) = project([hinted], target).messages
     assert [hint.after for hint in sent.metadata.hints] == [1]
-    # Right behind a document there may be none: it moves to the words before it.
+    # No mark may follow a document directly: it moves to the text before it.
     strict = replace(target, unmarkable_blocks=frozenset({"document", "video"}))
     (sent,) = project([hinted], strict).messages
     assert [hint.after for hint in sent.metadata.hints] == [0]
 
 
 @pytest.mark.row("T95")
-def test_the_names_of_a_client_of_the_target_are_not_given_to_others() -> None:
+def test_names_used_by_client_of_target_are_not_reused() -> None:
     native = MessageMetadata(origin="toy")
     talk = numbered(
         user("read", document("a-pdf"), document(), metadata=native),

@@ -1,4 +1,4 @@
-"""The fast path of the projection: single messages are fixed, the others stay."""
+"""The fast path of the projection changes only messages that need a fix."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How much of a request may be pictures."""
+"""The limit of image bytes per request."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ def sizes(messages: list[Message]) -> list[int]:
 
 
 @pytest.mark.row("KX-12")
-def test_the_newest_pictures_stay() -> None:
+def test_newest_images_are_kept() -> None:
     talk = numbered(*(user(f"{n}", picture(3 * MIB + 4 * n)) for n in range(3)))
     ledger = LossRecorder(TARGET)
     sent = keep_newest_images(talk, IMAGE_BUDGET, ledger)
@@ -52,7 +52,7 @@ def test_the_newest_pictures_stay() -> None:
     assert sizes(talk) == [3 * MIB, 3 * MIB + 4, 3 * MIB + 8]
 
 
-def test_pictures_in_results_are_counted_and_left_out() -> None:
+def test_images_in_results_are_counted_and_omitted() -> None:
     one = call("f", tool_id(1))
     talk = numbered(user("a"), assistant(one), tool("b", picture(8), answers=one.id))
     talk += numbered(user(picture(12)))
@@ -62,7 +62,7 @@ def test_pictures_in_results_are_counted_and_left_out() -> None:
     assert [loss.path for loss in ledger.losses] == ["$.content[0].content[1]"]
 
 
-def test_what_must_not_be_left_out_stays() -> None:
+def test_critical_images_are_kept() -> None:
     native = MessageMetadata(origin="there")
     talk = [user(picture(8), metadata=native), user(replace(picture(8), critical=True))]
     talk += [user(picture(8)), user(picture(80))]
@@ -73,7 +73,7 @@ def test_what_must_not_be_left_out_stays() -> None:
 
 
 @given(st.lists(st.integers(1, 40).map(lambda size: size * 4), min_size=1), st.integers(160, 400))
-def test_what_stays_fits_is_the_newest_and_moves_in_steps(lengths: list[int], budget: int) -> None:
+def test_kept_images_fit_are_newest_and_change_in_steps(lengths: list[int], budget: int) -> None:
     talk = [user(picture(size)) for size in lengths]
     cuts: list[int] = []
     for count in range(1, len(talk) + 1):
@@ -88,7 +88,7 @@ def test_what_stays_fits_is_the_newest_and_moves_in_steps(lengths: list[int], bu
 
 @pytest.mark.row("KX-12")
 @pytest.mark.parametrize(("name", "model"), [("openai", "gpt-3.5-turbo"), ("ollama", "llama3.2")])
-def test_a_model_that_sees_nothing_gets_notes(name: str, model: str) -> None:
+def test_model_without_vision_gets_notes(name: str, model: str) -> None:
     talk = numbered(user("see", image("iVBORw0KGgo=")))
     request = adapters.get(name).to_wire(talk, (), AdapterOptions(model=model, image_budget=1))
     assert b"[image image/png: not shown to this model]" in request.body
@@ -102,7 +102,7 @@ def request_of(name: str, talk: list[Message], budget: int | None) -> WireReques
 
 @pytest.mark.row("KX-12")
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openai-responses", "gemini"])
-def test_a_request_keeps_to_the_budget(name: str) -> None:
+def test_request_is_within_image_budget(name: str) -> None:
     data = "iVBORw0KGgoA" + "A" * 400
     talk = numbered(*(user(f"{n}", image(data)) for n in range(9)))
     every = request_of(name, talk, None)

@@ -1,3 +1,5 @@
+"""Image dimensions are read from the first bytes of each format."""
+
 import base64
 import io
 import struct
@@ -34,12 +36,12 @@ HEADS = {
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_the_size_stands_in_the_first_bytes(kind: str) -> None:
+def test_size_is_read_from_first_bytes(kind: str) -> None:
     assert image_size(coded(HEADS[kind])) == (640, 480)
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_a_picture_that_is_cut_off_has_no_size(kind: str) -> None:
+def test_truncated_image_has_no_size(kind: str) -> None:
     for length in range(10):
         assert image_size(coded(HEADS[kind][:length])) is None
 
@@ -51,7 +53,7 @@ def test_any_text_gives_a_size_or_none(data: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "JPEG", "WEBP"])
-def test_a_library_for_pictures_agrees(kind: str) -> None:
+def test_sizes_equal_those_of_image_library(kind: str) -> None:
     images = pytest.importorskip("PIL.Image")
     with io.BytesIO() as file:
         images.new("RGB", (123, 45)).save(file, kind)
@@ -69,7 +71,7 @@ def test_long_segments_before_the_size_of_a_jpeg_are_skipped(lengths: list[int])
     assert image_size(coded(data + bytes(100_000))) == (640, 480)
 
 
-def test_the_size_of_a_jpeg_is_looked_for_in_its_first_bytes_only() -> None:
+def test_jpeg_size_is_searched_only_in_first_bytes() -> None:
     segment = b"\xff\xe2" + struct.pack(">H", 65_535) + bytes(65_533)
     head = jpeg(640, 480)
     assert image_size(coded(head[:2] + segment * 4 + head[2:])) is None

@@ -1,4 +1,4 @@
-"""The laws of the projection, on conversations and targets that hypothesis draws."""
+"""The laws of the projection, on generated conversations and targets."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -62,7 +62,7 @@ targets = st.builds(
 
 
 def harmless(block: ContentBlock, own_id: str) -> ContentBlock:
-    """The block, not critical, with an id that others may have, too."""
+    """Return the block, not critical, with an id that other blocks may have too."""
     match block:
         case ToolUseBlock():
             return replace(block, critical=False, id=own_id)
@@ -75,7 +75,7 @@ def harmless(block: ContentBlock, own_id: str) -> ContentBlock:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Message]:
-    """Any conversation: rules kept or broken, ids reused, calls and results anywhere."""
+    """Draw any conversation: valid or not, ids reused, calls and results anywhere."""
     if draw(st.booleans()):
         return draw(conversations())
     history: list[Message] = []
@@ -99,7 +99,7 @@ def histories(draw: st.DrawFn) -> list[Message]:
 
 
 def faults(messages: Sequence[Message], target: Target) -> Iterator[str]:
-    """What a target would not take."""
+    """Return what a target would not accept."""
     yield from role_faults(messages, target)
     waiting: list[str] = []
     call_ids: set[str] = set()
@@ -159,13 +159,13 @@ def misplaced(role: Role, content: tuple[ContentBlock, ...], target: Target) -> 
                 yield f"{block.type} in a {role} message"
 
 
-def is_told(message: Message, index: int, losses: list[Loss]) -> bool:
+def is_reported_loss(message: Message, index: int, losses: list[Loss]) -> bool:
     mine = [loss.path for loss in losses if loss.message_id == message.id]
     return any(path == "$" or path.startswith(f"$.content[{index}]") for path in mine)
 
 
 def parts(value: Any) -> Iterator[str]:
-    """What a reader of a block would look for."""
+    """Return the values of a block that must be found in a request."""
     match value:
         case TextBlock():
             yield value.text
@@ -188,7 +188,7 @@ def parts(value: Any) -> Iterator[str]:
 @pytest.mark.row("M-055", "M-065", "M-222", "T08", "T09", "T10", "T82", "T111", "T211", "T212")
 @LOOSE
 @given(histories(), targets)
-def test_what_is_sent_is_valid_and_accounts_for_every_block(
+def test_projection_is_valid_and_accounts_for_every_block(
     history: list[Message], target: Target
 ) -> None:
     before = [encode(message) for message in history]
@@ -199,13 +199,16 @@ def test_what_is_sent_is_valid_and_accounts_for_every_block(
     for message in history:
         for index, block in enumerate(message.content):
             carried = all(any(part in text for text in texts) for part in parts(block) if part)
-            assert carried or is_told(message, index, projection.losses), (block, projection.losses)
+            assert carried or is_reported_loss(message, index, projection.losses), (
+                block,
+                projection.losses,
+            )
 
 
 @pytest.mark.row("M-065")
 @LOOSE
 @given(histories(), targets)
-def test_what_was_projected_is_not_changed_again(history: list[Message], target: Target) -> None:
+def test_projection_is_idempotent(history: list[Message], target: Target) -> None:
     once = project(history, target).messages
     twice = project(once, target)
     assert [encode(message) for message in twice.messages] == [encode(each) for each in once]
@@ -215,9 +218,7 @@ def test_what_was_projected_is_not_changed_again(history: list[Message], target:
 @pytest.mark.row("T176")
 @LOOSE
 @given(conversations(), targets)
-def test_the_start_of_a_conversation_is_projected_as_before(
-    history: list[Message], target: Target
-) -> None:
+def test_projection_of_prefix_is_stable(history: list[Message], target: Target) -> None:
     complete = [(sent.id, sent.role, sent.content) for sent in project(history, target).messages]
     for index, message in enumerate(history):
         if message.role == Role.ASSISTANT:
@@ -228,7 +229,7 @@ def test_the_start_of_a_conversation_is_projected_as_before(
 @LOOSE
 @given(messages=conversations(), target=targets)
 @pytest.mark.parametrize("signature", ["", "placeholder"])
-def test_a_quick_look_and_a_careful_one_lead_to_the_same(
+def test_fast_path_equals_general_path(
     signature: str, messages: list[Message], target: Target
 ) -> None:
     target = replace(target, placeholder_signature=signature)

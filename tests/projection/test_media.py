@@ -1,3 +1,5 @@
+"""Media for a target: types, sizes, base64, references, and text files."""
+
 import base64
 import json
 
@@ -51,7 +53,7 @@ def losses_of(projection: Projection) -> list[tuple[str, str, str]]:
 
 @pytest.mark.row("T89")
 @pytest.mark.parametrize("kind", HEADS)
-def test_an_image_is_sent_as_what_its_bytes_are(kind: str) -> None:
+def test_image_type_follows_its_bytes(kind: str) -> None:
     assert sniff_media_type(picture(kind)) == kind
     right = image(picture(kind), media_type=kind)
     assert project([user(right)], TARGET).losses == []
@@ -71,7 +73,7 @@ def test_an_image_is_sent_as_what_its_bytes_are(kind: str) -> None:
 
 
 @pytest.mark.row("T94")
-def test_the_prefix_of_a_data_url_is_no_part_of_the_bytes() -> None:
+def test_data_url_prefix_is_removed() -> None:
     data = picture("image/png")
     data_url = image(f"data:image/png;base64,{data}", media_type="image/jpeg")
     projection = project([user(data_url)], TARGET)
@@ -80,7 +82,7 @@ def test_the_prefix_of_a_data_url_is_no_part_of_the_bytes() -> None:
 
 
 @pytest.mark.row("T91")
-def test_what_counts_is_the_size_of_what_is_sent() -> None:
+def test_size_limit_applies_to_sent_bytes() -> None:
     target = replace(TARGET, max_image_chars=100)
     small = image("A" * 100)
     assert project([user(small)], target).losses == []
@@ -91,7 +93,7 @@ def test_what_counts_is_the_size_of_what_is_sent() -> None:
 
 @pytest.mark.row("M-054")
 @pytest.mark.parametrize("data", ["", "?", "a", "aW=Y", "aWYä", "YWJjY", "YWJj!"])
-def test_what_is_no_base64_is_told_and_not_sent(data: str) -> None:
+def test_invalid_base64_is_omitted_with_loss(data: str) -> None:
     broken = replace(image(), source=ImageSource("base64", data))
     tool_call = call("f", tool_id())
     talk = [user(broken), assistant(tool_call), tool(broken, answers=tool_call.id)]
@@ -109,7 +111,7 @@ def test_what_is_no_base64_is_told_and_not_sent(data: str) -> None:
 
 @pytest.mark.row("T94")
 @pytest.mark.parametrize("data", ["YWI-_w", "YWI+\r\n/w==", "YWI+/w", "YWI+/w=", "YWI+/x=="])
-def test_base64_of_another_spelling_is_written_in_the_plain_way(data: str) -> None:
+def test_base64_variants_are_normalised(data: str) -> None:
     document = DocumentBlock(MediaSource("base64", data), "application/pdf")
     target = replace(TARGET, user_blocks=frozenset({"text", "image", "document"}))
     projection = project([user(image(data), document)], target)
@@ -122,7 +124,7 @@ def test_base64_of_another_spelling_is_written_in_the_plain_way(data: str) -> No
 
 
 @given(st.binary() | st.text("AQBx+/=", max_size=9).map(str.encode))
-def test_base64_is_what_decodes(data: bytes) -> None:
+def test_only_decodable_text_is_base64(data: bytes) -> None:
     assert is_base64(base64.b64encode(data).decode()) is bool(data)
     text = data.decode(errors="replace")
     try:
@@ -134,7 +136,7 @@ def test_base64_is_what_decodes(data: bytes) -> None:
 
 @pytest.mark.row("T93")
 @pytest.mark.parametrize("url", ["gs://bucket/a.png", "s3://bucket/a.png", "file:///a.png"])
-def test_an_address_that_nobody_there_can_read_is_told(url: str) -> None:
+def test_unreachable_media_reference_is_a_loss(url: str) -> None:
     block = ImageBlock(ImageSource("url", url), "image/png")
     projection = project([user(block)], TARGET)
     assert losses_of(projection) == [("altered", "image", "$.content[0]")]
@@ -143,7 +145,7 @@ def test_an_address_that_nobody_there_can_read_is_told(url: str) -> None:
 
 
 @pytest.mark.row("T93")
-def test_a_bucket_of_google_reaches_vertex_only() -> None:
+def test_google_storage_url_is_sent_only_to_vertex() -> None:
     image = ImageBlock(ImageSource("url", "gs://bucket/a.png"), "image/png")
     video = VideoBlock(MediaSource("url", "gs://bucket/a.mp4"), "video/mp4")
     vertex = adapters.get("vertex").to_wire([user(image, video)], (), AdapterOptions())
@@ -161,7 +163,7 @@ STRICT = replace(TARGET, starts_with_user=True, accepts_trailing_space=False)
 
 
 @pytest.mark.row("T76", "T77", "T84", "T176")
-def test_a_conversation_begins_with_a_user_where_it_must() -> None:
+def test_conversation_starts_with_user_where_required() -> None:
     tool_call = call("f", tool_id())
     given: list[Message] = [
         system("s"),
@@ -181,7 +183,7 @@ def test_a_conversation_begins_with_a_user_where_it_must() -> None:
 
 
 @pytest.mark.row("T79")
-def test_the_last_answer_does_not_end_in_blanks_where_it_must_not() -> None:
+def test_trailing_blanks_of_last_message_are_removed_where_required() -> None:
     given = [user("go"), assistant(text("so "), text("far \n"))]
     projection = project(given, STRICT)
     assert projection.messages[1].content == (text("so "), text("far"))
@@ -194,7 +196,7 @@ def test_the_last_answer_does_not_end_in_blanks_where_it_must_not() -> None:
     "kind",
     ["text/markdown", "text/csv; charset=utf-8", "application/json", "application/ld+json"],
 )
-def test_a_file_of_text_is_text_where_it_is_not_taken_as_a_file(kind: str) -> None:
+def test_text_file_becomes_text_where_files_are_unsupported(kind: str) -> None:
     data = base64.b64encode(b"a,b\n").decode()
     table = DocumentBlock(MediaSource("base64", data), kind, name="t")
     taking = replace(
@@ -219,7 +221,7 @@ def test_a_file_of_text_is_text_where_it_is_not_taken_as_a_file(kind: str) -> No
     ("kind", "data"),
     [("text/plain", b"\xff\xfe"), ("application/zip", b"PK"), ("text/plain", b" ")],
 )
-def test_bytes_that_are_no_text_stay_a_note(kind: str, data: bytes) -> None:
+def test_binary_file_becomes_a_note(kind: str, data: bytes) -> None:
     block = DocumentBlock(MediaSource("base64", base64.b64encode(data).decode()), kind)
     (note,) = project([user(block)], TARGET).messages[0].content
     assert note == text(f"[document {kind}: not shown to this model]")

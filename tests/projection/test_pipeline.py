@@ -1,3 +1,5 @@
+"""The projection pipeline: each step that fits messages to a target, with its losses."""
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,7 +74,7 @@ def calls_and_results(messages: Sequence[Message]) -> list[str]:
     ]
 
 
-def test_what_a_target_can_carry_is_left_alone() -> None:
+def test_supported_content_is_unchanged() -> None:
     done = assistant(text("done"))
     messages = [system("s"), user("go"), assistant(text("yes"), A), ANSWER_A, done]
     projection = project(messages, PLAIN)
@@ -82,7 +84,7 @@ def test_what_a_target_can_carry_is_left_alone() -> None:
 
 
 @pytest.mark.row("T19", "T21", "T82")
-def test_an_unanswered_call_gets_a_result_that_claims_nothing() -> None:
+def test_unanswered_call_gets_neutral_result() -> None:
     projection = project([user("go"), assistant(A, B), ANSWER_A, user("well?")], PLAIN)
     sent = projection.messages
     assert [message.role for message in sent] == ["user", "assistant", "tool", "tool", "user"]
@@ -102,7 +104,7 @@ def test_a_result_without_its_call_becomes_text() -> None:
 
 
 @pytest.mark.row("T17", "T22", "T23")
-def test_results_come_once_and_right_after_their_calls() -> None:
+def test_results_occur_once_directly_after_their_calls() -> None:
     late = tool("later", answers=A.id)
     given = [user("go"), assistant(A, B), ANSWER_B, ANSWER_A, user("and"), late]
     projection = project(given, PLAIN)
@@ -112,7 +114,7 @@ def test_results_come_once_and_right_after_their_calls() -> None:
 
 
 @pytest.mark.row("M-225", "M-227", "T40", "T41", "T63")
-def test_sealed_parts_go_to_their_issuer_only() -> None:
+def test_sealed_parts_are_sent_only_to_their_issuer() -> None:
     mine = replace(thinking("mine"), signature="s", issuer="rich")
     foreign = replace(thinking("theirs"), signature="s", issuer="other")
     unsigned = replace(thinking("unsigned"), signature=None, issuer="rich")
@@ -129,7 +131,7 @@ def test_sealed_parts_go_to_their_issuer_only() -> None:
 
 
 @pytest.mark.row("M-226", "M-065", "T27", "T28", "T101")
-def test_media_that_is_not_taken_leaves_a_note_and_the_stored_message_as_it_was() -> None:
+def test_unsupported_media_becomes_note_and_stored_message_is_unchanged() -> None:
     message = user(text("look"), image())
     before = encode(message)
     projection = project([message], PLAIN)
@@ -142,13 +144,13 @@ def test_media_that_is_not_taken_leaves_a_note_and_the_stored_message_as_it_was(
     assert project([message], RICH).losses == []
 
 
-def test_an_image_of_a_kind_that_is_not_taken_is_told() -> None:
+def test_unsupported_image_type_is_a_loss() -> None:
     projection = project([user(replace(image(), media_type="image/tiff"))], RICH)
     assert losses_of(projection) == [("altered", "image", "$.content[0]")]
 
 
 @pytest.mark.row("T29")
-def test_media_in_a_result_is_judged_by_what_results_may_hold() -> None:
+def test_media_in_result_follows_rules_for_results() -> None:
     document = DocumentBlock(MediaSource("base64", "AA=="), "application/pdf", "a.pdf")
     answer = tool(text("see"), image(), document, answers=A.id)
     projection = project([user("go"), assistant(A), answer], RICH)
@@ -190,7 +192,7 @@ def test_instructions_keep_their_place() -> None:
 
 
 @pytest.mark.row("T39", "T83", "T84", "T88")
-def test_blanks_go_where_they_are_refused_but_not_from_signed_turns() -> None:
+def test_blank_texts_are_removed_where_refused_except_in_signed_turns() -> None:
     signed = assistant(replace(thinking(""), signature="s", issuer="rich"), text(""), text("x"))
     given = [user("go"), assistant(text(" "), text("x")), user("on"), signed, assistant(text(""))]
     projection = project(given, RICH)
@@ -203,7 +205,7 @@ def test_blanks_go_where_they_are_refused_but_not_from_signed_turns() -> None:
     assert projection.losses[0].change is Change.DROPPED
 
 
-def test_what_came_from_the_target_itself_is_not_touched() -> None:
+def test_messages_issued_by_target_are_unchanged() -> None:
     blind: Any = user(image(), text(""))
     native = replace(blind, metadata=replace(blind.metadata, origin="plain"))
     projection = project([native], PLAIN)
@@ -212,7 +214,7 @@ def test_what_came_from_the_target_itself_is_not_touched() -> None:
 
 
 @pytest.mark.row("T83", "T88", "T211")
-def test_an_empty_answer_of_the_target_is_not_sent_back() -> None:
+def test_empty_message_of_target_is_not_sent_back() -> None:
     blank = assistant(text(""))
     native = replace(blank, metadata=replace(blank.metadata, origin="rich"))
     projection = project([user("go"), native, user("on")], RICH)
@@ -221,7 +223,7 @@ def test_an_empty_answer_of_the_target_is_not_sent_back() -> None:
 
 
 @pytest.mark.row("T198")
-def test_citations_that_the_target_does_not_know_are_told() -> None:
+def test_unsupported_citations_are_losses() -> None:
     cited = TextBlock("see", (Citation("mine"), Citation("theirs")))
     target = replace(RICH, citation_kinds=frozenset({"mine"}))
     projection = project([user("go"), assistant(cited)], target)
@@ -250,7 +252,7 @@ def test_citations_that_the_target_does_not_know_are_told() -> None:
         ),
     ],
 )
-def test_media_is_taken_by_kind_and_by_place(block: ContentBlock, reason: str) -> None:
+def test_media_support_depends_on_type_and_source(block: ContentBlock, reason: str) -> None:
     target = replace(
         RICH,
         user_blocks=RICH.user_blocks | {"audio"},
@@ -264,7 +266,7 @@ def test_media_is_taken_by_kind_and_by_place(block: ContentBlock, reason: str) -
 
 
 @pytest.mark.row("T62", "T68")
-def test_a_thought_that_led_to_nothing_is_dropped_where_it_may_not_stand_alone() -> None:
+def test_thinking_without_other_content_is_dropped_where_refused() -> None:
     target = replace(RICH, pairs_thinking=True)
     thought = replace(thinking("hm"), signature="s", issuer="rich")
     sealed = RedactedThinkingBlock("x", issuer="rich")
@@ -284,7 +286,7 @@ def test_a_thought_that_led_to_nothing_is_dropped_where_it_may_not_stand_alone()
 
 
 @pytest.mark.row("T210")
-def test_the_loss_of_a_blank_text_names_the_place_that_it_had() -> None:
+def test_loss_of_blank_text_has_original_path() -> None:
     answer = assistant(replace(thinking("hm"), signature=None), text(" "), text("so"))
     assert losses_of(project([user("go"), answer], RICH)) == [
         ("dropped", "thinking", "$.content[0]"),
@@ -293,7 +295,7 @@ def test_the_loss_of_a_blank_text_names_the_place_that_it_had() -> None:
 
 
 @pytest.mark.row("T76", "T176")
-def test_what_follows_nothing_but_instructions_is_still_the_start() -> None:
+def test_message_after_instructions_is_the_first_turn() -> None:
     target = replace(RICH, starts_with_user=True)
     assert project([system(text("be brief"))], PLAIN).call_ids is None
     assert project([system(text("")), user(text(""))], target).call_ids is None
@@ -301,7 +303,7 @@ def test_what_follows_nothing_but_instructions_is_still_the_start() -> None:
 
 
 @pytest.mark.row("T40")
-def test_a_seal_that_names_nobody_is_of_whoever_gave_the_answer() -> None:
+def test_seal_without_issuer_belongs_to_provider_of_message() -> None:
     thought = replace(thinking("hm"), signature="s", issuer=None)
     answer = assistant(thought, text("so"))
     assert answer.metadata.provider == "anthropic"
@@ -317,7 +319,7 @@ def test_a_seal_that_names_nobody_is_of_whoever_gave_the_answer() -> None:
 
 
 @pytest.mark.row("M-064")
-def test_a_critical_part_is_never_dropped_for_being_blank_or_double() -> None:
+def test_critical_part_is_never_dropped_as_blank_or_duplicate() -> None:
     blank = assistant(TextBlock(" ", critical=True), text("x"))
     with pytest.raises(CriticalLossError):
         project([user("go"), blank], RICH)
@@ -360,7 +362,7 @@ def test_a_tool_message_with_two_results_answers_both_calls() -> None:
 
 
 @pytest.mark.row("T25")
-def test_blank_text_in_a_result_goes_where_it_is_refused() -> None:
+def test_blank_text_in_result_is_removed_where_refused() -> None:
     projection = project([user("go"), assistant(A), tool("", answers=A.id)], RICH)
     result = projection.messages[2].content[0]
     assert isinstance(result, ToolResultBlock)
@@ -369,7 +371,7 @@ def test_blank_text_in_a_result_goes_where_it_is_refused() -> None:
 
 
 @pytest.mark.row("T27", "T29", "T30")
-def test_media_that_a_result_cannot_hold_stands_behind_the_results() -> None:
+def test_media_unsupported_in_results_follows_the_results() -> None:
     target = replace(RICH, result_blocks=frozenset({"text"}))
     given = [user("go"), assistant(A, B), tool(image(), answers=A.id), ANSWER_B, user("so?")]
     projection = project(given, target)
@@ -384,14 +386,14 @@ def test_media_that_a_result_cannot_hold_stands_behind_the_results() -> None:
 
 
 @pytest.mark.row("T08")
-def test_a_call_that_a_turn_holds_twice_is_one_call() -> None:
+def test_duplicate_call_in_turn_is_sent_once() -> None:
     projection = project([user("go"), assistant(A, A), ANSWER_A], PLAIN)
     assert calls_and_results(projection.messages) == ["f", A.id]
     assert losses_of(projection) == [("dropped", "tool_use", "$.content[1]")]
 
 
 @pytest.mark.row("T09", "T10")
-def test_ids_that_are_empty_or_come_again_are_made_unique() -> None:
+def test_empty_or_repeated_ids_are_made_unique() -> None:
     for call_id in ("", "functions.f:0"):
         given = [user("go")]
         for reply in ("one", "two"):
@@ -421,7 +423,7 @@ def test_ids_that_are_empty_or_come_again_are_made_unique() -> None:
 
 @pytest.mark.row("T17", "T20", "T212")
 @pytest.mark.parametrize("between", [assistant(text("hm")), developer("note"), user("and?")])
-def test_a_result_that_is_moved_past_another_message_is_told(between: Message) -> None:
+def test_moved_result_is_reported(between: Message) -> None:
     projection = project([user("go"), assistant(A), between, ANSWER_A], RICH)
     assert projection.messages[2] is ANSWER_A
     moved = [loss for loss in losses_of(projection) if loss[1] != "developer"]
@@ -432,7 +434,7 @@ BAD = ToolUseBlock(A.id, "f", {}, InvalidInput('{"a":', "unexpected end"))
 
 
 @pytest.mark.row("M-042", "T32", "KX-05")
-def test_the_answer_to_an_invalid_call_says_what_was_wrong() -> None:
+def test_result_of_invalid_call_explains_the_error() -> None:
     projection = project([user("go"), assistant(BAD), ANSWER_A], PLAIN)
     assert projection.messages[1].content == (replace(BAD, input={"_raw": '{"a":'}, invalid=None),)
     answer = projection.messages[2].content[0]
@@ -454,7 +456,7 @@ def test_the_answer_to_an_invalid_call_says_what_was_wrong() -> None:
 
 
 @pytest.mark.row("T111")
-def test_a_name_that_the_target_does_not_take_has_a_short_form() -> None:
+def test_invalid_tool_name_is_shortened() -> None:
     long = "mcp__" + "x" * 80
     given_names = ("ok", "a.b", "a:b", long, f"{long}y", "", "$READ", "1password", "-x")
     names = [wire_tool_name(name) for name in given_names]
@@ -471,7 +473,7 @@ def test_a_name_that_the_target_does_not_take_has_a_short_form() -> None:
 
 @pytest.mark.row("T83")
 @pytest.mark.parametrize("blank", ["", " \n"])
-def test_a_late_system_message_that_says_nothing_is_dropped(blank: str) -> None:
+def test_late_empty_system_message_is_dropped(blank: str) -> None:
     given = [system("s"), user("go"), system(blank), user("on")]
     projection = project(given, PLAIN)
     assert [message.role for message in projection.messages] == ["system", "user", "user"]
@@ -479,7 +481,7 @@ def test_a_late_system_message_that_says_nothing_is_dropped(blank: str) -> None:
 
 
 @pytest.mark.row("T87", "T210")
-def test_blocks_stand_only_where_a_wire_has_a_place_for_them() -> None:
+def test_blocks_are_only_in_roles_the_protocol_supports() -> None:
     given = [
         user(thinking("x"), text("go"), A),
         assistant(image(), text("so")),
@@ -498,7 +500,7 @@ def test_blocks_stand_only_where_a_wire_has_a_place_for_them() -> None:
 
 
 @pytest.mark.row("T98")
-def test_a_document_of_text_goes_as_text_where_it_cannot_go_as_a_document() -> None:
+def test_text_document_becomes_text_where_documents_are_unsupported() -> None:
     notes = DocumentBlock(MediaSource("text", "abc"), "text/plain", "notes", "of May")
     for target in (PLAIN, replace(RICH, accepts_text_documents=False)):
         projection = project([user(notes)], target)
@@ -511,14 +513,14 @@ def test_a_document_of_text_goes_as_text_where_it_cannot_go_as_a_document() -> N
     assert losses_of(projection) == [("dropped", "document", "$.content[0].context")]
 
 
-def test_a_recording_that_is_not_heard_is_told_in_its_words() -> None:
+def test_unsupported_audio_becomes_its_transcript() -> None:
     sound = AudioBlock(MediaSource("base64", "AA=="), "audio/wav", "good morning")
     (sent,) = project([user(sound)], PLAIN).messages
     assert sent.content == (text("[audio audio/wav: not shown to this model]\ngood morning"),)
 
 
 @pytest.mark.row("T195", "T197")
-def test_a_call_of_the_provider_goes_with_its_result_or_not_at_all() -> None:
+def test_provider_run_call_is_sent_only_with_its_result() -> None:
     def half(raw: bytes, kind: str) -> OpaqueBlock:
         return replace(opaque(raw, kind=kind), issuer="rich")
 
@@ -562,7 +564,7 @@ def test_a_foreign_answer_with_calls_gets_one_placeholder_before_its_first_call(
 
 
 @pytest.mark.row("T57")
-def test_an_answer_that_is_signed_or_calls_nothing_or_is_the_clients_own_gets_none() -> None:
+def test_signed_call_free_or_client_message_gets_no_placeholder() -> None:
     signed = thinking("", signature="s", issuer="rich")
     native = replace(assistant("x").metadata, origin="rich", model=None)
     for answer in (
@@ -575,7 +577,7 @@ def test_an_answer_that_is_signed_or_calls_nothing_or_is_the_clients_own_gets_no
         assert sent.messages[1].content == answer.content
 
 
-def test_artifacts_go_where_they_are_taken_and_their_bytes_are_at_hand() -> None:
+def test_artifacts_are_sent_where_supported_if_bytes_are_available() -> None:
     drawn = ArtifactBlock(MediaSource("base64", "aWY="), "image/png")
     far = ArtifactBlock(MediaSource("url", "https://a.example/x.png"), "image/png")
     taking = replace(RICH, accepts_artifacts="any")

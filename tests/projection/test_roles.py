@@ -1,4 +1,4 @@
-"""What a program says in mid-conversation goes along with what it is said about."""
+"""Developer messages during a conversation join the adjacent user message or tool result."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def projected(*messages: Message, **facts: Any) -> Projection:
 
 
 def texts_of(projection: Projection, place: int) -> list[str]:
-    """The texts of a message, or of the result that it holds."""
+    """Return the texts of a message, or of its tool result."""
     content = projection.messages[place].content
     if content and isinstance(content[0], ToolResultBlock):
         content = content[0].content
@@ -58,7 +58,7 @@ def losses_of(projection: Projection) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.row("K-016", "K-089", "K-092")
-def test_it_is_told_as_part_of_the_words_of_the_user() -> None:
+def test_late_instruction_joins_user_message() -> None:
     given = numbered(user("go"), developer("mind", image(), "the gap"))
     before = [message.digest() for message in given]
     projection = project(given, TARGET)
@@ -75,7 +75,7 @@ def test_it_is_told_as_part_of_the_words_of_the_user() -> None:
 
 
 @pytest.mark.row("K-016", "K-089", "K-092")
-def test_it_is_told_as_part_of_the_result_before_it() -> None:
+def test_late_instruction_joins_preceding_result() -> None:
     talk = [user("go"), assistant(A, B), tool("one", answers=A.id), developer("note")]
     projection = projected(*talk, tool("two", answers=B.id), developer("more", image()))
     assert roles(projection) == ["user", "assistant", "tool", "tool"]
@@ -84,7 +84,7 @@ def test_it_is_told_as_part_of_the_result_before_it() -> None:
     assert {loss.block_type for loss in projection.losses} == {"developer"}
 
 
-def test_it_stays_where_it_is_if_an_answer_lies_between() -> None:
+def test_late_instruction_stays_after_assistant_message() -> None:
     projection = projected(user("go"), assistant("yes"), developer("note"), developer("more"))
     assert roles(projection) == ["user", "assistant", "user", "user"]
     assert (texts_of(projection, 2), texts_of(projection, 3)) == (["note"], ["more"])
@@ -93,20 +93,20 @@ def test_it_stays_where_it_is_if_an_answer_lies_between() -> None:
     ] * 2
 
 
-def test_what_is_said_before_the_conversation_instructs() -> None:
+def test_instruction_before_conversation_is_a_system_message() -> None:
     projection = projected(system("a"), developer("b"), user("c"))
     assert roles(projection) == ["system", "developer", "user"]
     assert projection.losses == []
 
 
-def test_only_an_answer_parts_it_from_what_it_belongs_to() -> None:
+def test_only_assistant_message_separates_instruction_from_turn() -> None:
     projection = projected(user("go"), system("late"), developer("note"))
     assert roles(projection) == ["user", "system"]
     assert texts_of(projection, 0) == ["go", "note\n"]
 
 
 @pytest.mark.row("KX-14")
-def test_it_goes_before_or_behind_what_it_belongs_to() -> None:
+def test_late_instruction_is_before_or_after_joined_text() -> None:
     notes = [
         developer("one", metadata=FIRST),
         developer("last"),
@@ -119,7 +119,7 @@ def test_it_goes_before_or_behind_what_it_belongs_to() -> None:
 
 
 @pytest.mark.row("KX-13")
-def test_what_a_result_cannot_hold_stands_behind_the_results() -> None:
+def test_instruction_media_unsupported_in_results_follows_them() -> None:
     talk = [user("go"), assistant(A, B), tool("one", image(), answers=A.id)]
     talk += [developer("note", image("aWYy")), tool("two", answers=B.id), user("and?")]
     projection = projected(*talk, result_blocks=frozenset({"text"}))
@@ -134,7 +134,7 @@ def test_what_a_result_cannot_hold_stands_behind_the_results() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_losses_name_the_places_that_blocks_have(*, is_first: bool) -> None:
+def test_losses_have_original_paths(*, is_first: bool) -> None:
     note = developer("note", image(), metadata=MessageMetadata(prepended=is_first))
     projection = projected(user("see", image()), note, user_blocks=frozenset({"text"}))
     assert sorted(losses_of(projection)) == [
@@ -144,7 +144,7 @@ def test_losses_name_the_places_that_blocks_have(*, is_first: bool) -> None:
     ]
 
 
-def test_one_that_says_nothing_is_reported() -> None:
+def test_empty_late_instruction_is_a_loss() -> None:
     projection = projected(user("go"), developer(" "))
     assert texts_of(projection, 0) == ["go"]
     assert (ulid(1), "message", "$") in losses_of(projection)
@@ -154,7 +154,7 @@ def test_one_that_says_nothing_is_reported() -> None:
     assert (ulid(3), "message", "$") in losses_of(projection)
 
 
-def test_a_critical_part_of_it_is_not_left_out() -> None:
+def test_critical_part_of_late_instruction_is_not_omitted() -> None:
     critical: ContentBlock = replace(image(), critical=True)
     with pytest.raises(CriticalLossError) as caught:
         projected(user("go"), developer(critical), user_blocks=frozenset({"text"}))
@@ -188,7 +188,7 @@ def test_a_client_of_the_target_keeps_its_developer_messages() -> None:
     assert roles(projection) == ["user"]
 
 
-def test_ours_goes_with_the_words_of_a_client_of_the_target() -> None:
+def test_own_instruction_joins_text_of_client() -> None:
     hints = (CacheHint(after=0),)
     note = developer("note", metadata=MessageMetadata(hints=hints))
     projection = projected(user("go", metadata=NATIVE), note, cache_marks=4)
@@ -201,7 +201,7 @@ def test_ours_goes_with_the_words_of_a_client_of_the_target() -> None:
     assert (len(before.content), len(after.content)) == (1, 2)
 
 
-def test_results_without_a_place_for_words_get_none() -> None:
+def test_instruction_does_not_join_results_without_text() -> None:
     shot = call("computer", tool_id(1))
     talk = [user("go"), assistant(shot), tool(image(), answers=shot.id), developer("note")]
     projection = projected(*talk, tools_without_text=frozenset({"computer"}))
@@ -209,7 +209,7 @@ def test_results_without_a_place_for_words_get_none() -> None:
     assert (texts_of(projection, 2), texts_of(projection, 3)) == (["image"], ["note"])
 
 
-def test_a_tool_message_without_a_result_takes_nothing() -> None:
+def test_instruction_does_not_join_tool_message_without_result() -> None:
     no_result = replace(user("x"), role=Role.TOOL)
     projection = projected(user("go"), no_result, developer("note"))
     assert texts_of(projection, 0) == ["go", "note\n"]

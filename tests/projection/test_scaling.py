@@ -1,4 +1,4 @@
-"""Pictures that are larger than a target takes: made smaller, or told as a note."""
+"""Images larger than a target accepts are scaled down, or become a note."""
 
 import base64
 import io
@@ -29,7 +29,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def png(width: int, height: int) -> ImageBlock:
-    """A grey picture, whole and small."""
+    """Return a small valid grey image."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         checksum = zlib.crc32(kind + data)
@@ -75,8 +75,8 @@ def test_a_side_that_is_too_long_is_scaled() -> None:
 
 
 @pytest.mark.row("T90")
-def test_large_pictures_are_scaled_when_there_are_many_and_stay_so() -> None:
-    """The rule of the whole request; what was scaled once is the same in each later request."""
+def test_large_images_are_scaled_if_many_and_stay_scaled() -> None:
+    """The limit applies to the whole request; a scaled image is the same in later requests."""
     pytest.importorskip("PIL")
     adapter = adapters.Adapter(ADAPTER.profile)
     few = [*shown(LARGE, *[SMALL] * 19), assistant("ok")]
@@ -93,7 +93,7 @@ def test_large_pictures_are_scaled_when_there_are_many_and_stay_so() -> None:
 
 
 @pytest.mark.row("T90")
-def test_pictures_in_results_count_and_are_scaled() -> None:
+def test_images_in_results_count_and_are_scaled() -> None:
     pytest.importorskip("PIL")
     talk = [
         *shown(*[SMALL] * 20),
@@ -106,7 +106,7 @@ def test_pictures_in_results_count_and_are_scaled() -> None:
 
 
 @pytest.mark.row("T90")
-def test_what_cannot_be_scaled_is_a_note_before_anything_is_sent(
+def test_unscalable_image_becomes_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
@@ -121,7 +121,7 @@ def test_what_cannot_be_scaled_is_a_note_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF"])
-def test_a_scaled_picture_is_one_that_others_read(kind: str) -> None:
+def test_scaled_image_is_valid(kind: str) -> None:
     pil = pytest.importorskip("PIL.Image")
     written = io.BytesIO()
     pil.new("P" if kind == "GIF" else "RGB", (9000, 10)).save(written, kind)
@@ -133,7 +133,7 @@ def test_a_scaled_picture_is_one_that_others_read(kind: str) -> None:
     assert pil.MIME[again.format] == part["source"]["media_type"]
 
 
-def test_a_picture_that_is_broken_is_a_note() -> None:
+def test_broken_image_becomes_a_note() -> None:
     head = base64.b64decode(HUGE.source.data)[:40]
     broken = image(base64.b64encode(head).decode())
     wire = ADAPTER.to_wire(shown(broken))
@@ -141,7 +141,7 @@ def test_a_picture_that_is_broken_is_a_note() -> None:
     assert len(wire.losses) == 1
 
 
-def test_a_client_of_the_provider_and_other_providers_are_left_alone() -> None:
+def test_images_of_client_of_provider_and_other_targets_are_unchanged() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": HUGE.source.data}
     message = {"role": "user", "content": [{"type": "image", "source": source}]}
     body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": [message]}

@@ -1,4 +1,4 @@
-"""Instructions that are made of sections, and where prefixes of them end."""
+"""Instructions in sections, and cache marks at section boundaries."""
 
 import json
 from typing import Any
@@ -34,14 +34,14 @@ def message_of(*sections: Section, **fields: Any) -> Message:
 
 
 def marks(message: Message) -> list[str]:
-    """The texts that are marked in a request to Anthropic."""
+    """Return the texts with a cache mark in a request to Anthropic."""
     body = json.loads(adapters.get("anthropic").to_wire([message, user("hi")]).body)
     assert complaints("anthropic", body) == []
     return [part["text"] for part in body["system"] if "cache_control" in part]
 
 
 @pytest.mark.row("AX-04")
-def test_marks_stand_at_the_named_boundaries() -> None:
+def test_cache_marks_are_at_named_boundaries() -> None:
     message = message_of(*SECTIONS)
     assert validate(message) == []
     assert marks(message) == ["read_file reads a file.", "The user likes tea.", "Today is Sunday."]
@@ -52,13 +52,13 @@ def test_marks_stand_at_the_named_boundaries() -> None:
 
 
 @pytest.mark.row("AX-04")
-def test_only_the_boundaries_that_are_wanted_are_marked() -> None:
+def test_only_requested_boundaries_are_marked() -> None:
     message = message_of(*SECTIONS, marked={Boundary.SYSTEM_END})
     assert marks(message) == ["Today is Sunday."]
     assert message_of(*SECTIONS, marked=()).metadata.hints == ()
 
 
-def test_openrouter_marks_them_too_and_others_get_the_words_alone() -> None:
+def test_openrouter_gets_marks_and_others_get_text_only() -> None:
     message = message_of(*SECTIONS)
     options = AdapterOptions(model=CLAUDE)
     router = json.loads(adapters.get("openrouter").to_wire([message, user("hi")], (), options).body)
@@ -70,7 +70,7 @@ def test_openrouter_marks_them_too_and_others_get_the_words_alone() -> None:
         assert b"Today is Sunday." in wire.body
 
 
-def test_an_empty_section_leaves_its_boundary_before_it() -> None:
+def test_empty_section_moves_mark_to_previous_section() -> None:
     memory = Section(text=" ", ends=Boundary.MEMORY_END)
     message = message_of(SECTIONS[0], memory, SECTIONS[3])
     assert message.content == (TextBlock(LONG_TEXT), TextBlock("Be brief."))
