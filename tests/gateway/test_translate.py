@@ -1,6 +1,7 @@
 """Requests to providers of other protocols: every pair, plain and streamed, losses first."""
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gateway.served import CHAT_CHUNKS, Upstream, chat_chunk, serve
+from gateway.served import CHAT_CHUNKS, CHAT_REPLY, Upstream, chat_chunk, serve
 from metis.gateway.config import GatewayConfig, Limits
+from metis.store import open as open_store
 
 pytestmark = pytest.mark.anyio
 
@@ -235,6 +237,37 @@ async def test_a_response_can_be_continued_by_its_id_at_any_provider(is_stream: 
     assert "first words" in str(messages[0])
     assert foreign == 400
     assert msgspec.json.decode(error)["error"]["code"] == "previous_response_not_found"
+
+
+@pytest.mark.row("GW-12")
+async def test_another_worker_continues_a_response_by_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metis.gateway.response_states._PAUSES_S", (0.001,))
+    numbers = itertools.count(1)
+
+    async def reply(_: web.Request, body: bytes) -> web.Response:
+        del body
+        data = CHAT_REPLY.replace(b"chatcmpl-1", b"chatcmpl-%d" % next(numbers))
+        return web.Response(body=data, content_type="application/json")
+
+    upstream = Upstream(reply)
+    url = f"sqlite:///{tmp_path}/store.db"
+    previous: str | None = None
+    keys = ("ann=secret-a", "bob=secret-b")
+    for words in ("first words", "second words", "third words"):  # each by a process of its own
+        store = open_store(url)
+        async with serve(upstream, keys=keys, routes=("*=openai:gpt-4o",), store=store) as gateway:
+            body = {"model": "M", "input": words, "previous_response_id": previous}
+            if previous is not None:
+                foreign, _, _ = await gateway.post("/v1/responses", body, x_api_key="secret-b")
+                assert foreign == 400
+            status, _, answer = await gateway.post("/v1/responses", body, x_api_key="secret-a")
+            assert status == 200
+            previous = msgspec.json.decode(answer)["id"]
+    messages = msgspec.json.decode(upstream.requests[-1][1])["messages"]
+    texts = [message["content"] for message in messages]
+    assert texts == ["first words", "hello", "second words", "hello", "third words"]
 
 
 async def test_the_name_auto_leaves_the_choice_to_the_rules(

@@ -199,7 +199,7 @@ def test_a_read_only_store_of_an_older_version_is_read(open_directory: Path) -> 
     path = open_directory / "metis.db"
     fill(path)
     with closing(sqlite3.connect(path)) as database:
-        for table in ("digests", "exchanges", "history_ends", "wire_bodies"):
+        for table in ("digests", "exchanges", "history_ends", "wire_bodies", "response_items"):
             database.execute(f"DROP TABLE {table}")
         database.execute("DROP INDEX idx_sessions_updated")
         database.execute("DROP INDEX idx_sessions_workspace")

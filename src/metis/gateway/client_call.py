@@ -336,6 +336,14 @@ class RequestKeys(Struct, frozen=True):
         """How many tokens a response may have, as far as the request states it."""
         return self.max_output_tokens or self.max_completion_tokens or self.max_tokens or 0
 
+    @property
+    def continued_response(self) -> str:
+        """The id of the response that a request continues; empty if it names none."""
+        if not isinstance(self.previous_response_id, Raw):
+            return ""
+        name = msgspec.json.decode(self.previous_response_id)
+        return name if isinstance(name, str) else ""
+
 
 _decode_keys = msgspec.json.Decoder(RequestKeys).decode
 _READ_ONCE: Final = (

@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 async def compact(gateway: "Core", call: ClientCall, target: Target) -> None:
     """Answer a request to compact a history, by a provider that has no such endpoint."""
     wire = msgspec.json.decode(call.body, type=dict[str, Any])
-    items = gateway.expanded(call, wire)
+    items = await gateway.expanded(call, wire)
     prompt = {"type": "message", "role": "user", "content": SUMMARY_PROMPT}
     summary_request = {
         "model": call.exchange.requested_model,

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from metis import adapters
 from metis.adapters.request_reader import RequestReader
@@ -33,15 +34,17 @@ from metis.gateway.client_requests import (
 from metis.gateway.client_sessions import RECORDED_HEADERS, tenant_key
 from metis.gateway.config import POLICIES, GatewayConfig, Policy
 from metis.gateway.errors import CLIENT_LEFT, reply_error
+from metis.gateway.exchange import Exchange
 from metis.gateway.models import AUTO, ModelNames, Target
 from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
 from metis.gateway.recorder import Recorder
-from metis.gateway.response_states import ResponseStates
+from metis.gateway.response_states import ResponseStates, own_items
 from metis.gateway.translation import Translation
 from metis.gateway.upstream import Providers, Upstream
 from metis.sim.request import Settings
 from metis.sim.server import Simulator
 from metis.store import Store
+from metis.store.exchanges import ResponseItems
 from metis.streaming import StreamError
 from metis.transport.keys import Keys
 from metis.transport.response import LARGE_BYTES, run_by_size, run_outside
@@ -49,6 +52,16 @@ from metis.transport.retry import call_failures, provider_error
 from metis.wire.seals import may_have_envelope
 
 log = logging.getLogger("metis.gateway")
+
+
+class _Continuation(Struct):
+    """A Responses request that the client may continue by the id of its response."""
+
+    previous_id: str
+    added: list[Any]
+    """The items of the request itself."""
+    items: list[Any]
+    """The same behind those of the response that it continues."""
 
 
 class Core:
@@ -70,7 +83,7 @@ class Core:
         self.recorder = recorder
         self._store = store
         self._seals = SealMemory()
-        self._states = ResponseStates()
+        self._states = ResponseStates(store=store)
         self._budgets = Budgets(store)
         self._has_connection_watch = has_connection_watch
         """Whether the server cancels the task of a call whose client leaves."""
@@ -103,6 +116,7 @@ class Core:
         """Store what is queued, and close all connections."""
         self.is_ready = False
         await asyncio.gather(*self._endings)
+        await self._states.close()
         if self.recorder is not None:
             await self.recorder.close()
         if self._store is not None:
@@ -219,6 +233,10 @@ class Core:
             request = await run_by_size(size, read_request, call, keys, self.reader, self._seals)
             name = self.models.routed(request, len(call.body))
         target = self.models.resolve(name, endpoint)
+        if (previous := keys.continued_response) and endpoint.protocol == "openai_responses":
+            # What the gateway does not hold, the client's own provider may: it is passed at once.
+            may_wait = target.mode == "translate"
+            await self._states.load(tenant_key(exchange.tenant), previous, may_wait=may_wait)
         if target.mode == "pass" and self._needs_translation(call, keys):
             target = Target(target.provider, target.model, "translate")
         exchange.provider, exchange.model = target.provider.name, target.model
@@ -229,18 +247,15 @@ class Core:
             await self._begin(call)
             await pass_request(call, target, self.upstream, keep_alive)
             return
-        items = await run_by_size(size, self._continued, call, keys)
+        continuation = await run_by_size(size, self._continue, call, keys)
         translation = self.translation(call, target, keys)
         request = await run_by_size(size, translation.read)
         await self._begin(call)
         await translation.run(request, self.policy(call), keep_alive)
-        if items is not None:
-            tenant = tenant_key(exchange.tenant)
-            await run_by_size(size, self._hold_items, tenant, items, translation)
-
-    def _hold_items(self, tenant: str, items: list[Any], translation: Translation) -> None:
-        response_id, output = translation.output_items()
-        self._states.add(tenant, response_id, [*items, *output])
+        if continuation is not None:
+            row = await run_by_size(size, self._held_items, exchange, translation, continuation)
+            if row is not None:
+                self._states.save(row)
 
     def _needs_translation(self, call: ClientCall, keys: RequestKeys) -> bool:
         """Whether a request cannot go on as it is, though its provider speaks its protocol.
@@ -256,36 +271,53 @@ class Core:
 
     def _holds_previous(self, call: ClientCall, keys: RequestKeys) -> bool:
         """Whether a request continues a response that the gateway holds, not its provider."""
-        previous = keys.previous_response_id
-        if not isinstance(previous, msgspec.Raw):
-            return False
-        name = msgspec.json.decode(previous)
-        return isinstance(name, str) and self._states.has(tenant_key(call.exchange.tenant), name)
+        name = keys.continued_response
+        return bool(name) and self._states.has(tenant_key(call.exchange.tenant), name)
 
-    def _continued(self, call: ClientCall, keys: RequestKeys) -> list[Any] | None:
+    def _continue(self, call: ClientCall, keys: RequestKeys) -> "_Continuation | None":
         """Put what a Responses request continues before its input.
 
-        Returns all items if the client may continue the response by its id, else None.
+        Returns None if the client may not continue the response by its id.
         """
         if call.endpoint.protocol != "openai_responses":
             return None
         is_stored = not isinstance(keys.store, msgspec.Raw) or bytes(keys.store) != b"false"
-        if not is_stored and keys.previous_response_id is msgspec.UNSET:
+        previous = keys.continued_response
+        if not is_stored and not previous:
             return None
         wire = msgspec.json.decode(call.body, type=dict[str, Any])
-        has_previous = bool(wire.get("previous_response_id"))
+        added = own_items(wire)
         items = self._states.expand(tenant_key(call.exchange.tenant), wire)
-        if has_previous and "previous_response_id" not in wire:
+        if previous and "previous_response_id" not in wire:
             call.body = call.exchange.request_body = msgspec.json.encode(wire)
-        return items if is_stored else None
+        return _Continuation(previous, added, items) if is_stored else None
 
-    def expanded(self, call: ClientCall, request: dict[str, Any]) -> list[Any]:
+    def _held_items(
+        self, exchange: Exchange, translation: Translation, continuation: "_Continuation"
+    ) -> ResponseItems | None:
+        """Hold what the client may continue by the id of its response; returns the row of it."""
+        tenant = tenant_key(exchange.tenant)
+        response_id, output = translation.output_items()
+        if not response_id:
+            return None
+        items, previous = [*continuation.items, *output], continuation.previous_id
+        self._states.add(tenant, response_id, items)
+        added = [*continuation.added, *output]
+        if previous == response_id:  # some servers give all responses one id
+            added, previous = items, ""
+        text = msgspec.json.encode(added).decode()
+        return ResponseItems(tenant, response_id, exchange.session_id, previous, text)
+
+    async def expanded(self, call: ClientCall, request: dict[str, Any]) -> list[Any]:
         """Return the items of a Responses request, with those of the response that it continues.
 
         Raises:
             InvalidRequestError: the gateway does not hold that response.
         """
-        items = self._states.expand(tenant_key(call.exchange.tenant), request)
+        tenant, previous = tenant_key(call.exchange.tenant), request.get("previous_response_id")
+        if isinstance(previous, str) and previous:
+            await self._states.load(tenant, previous, may_wait=True)
+        items = self._states.expand(tenant, request)
         if request.get("previous_response_id"):
             raise unknown_response(request["previous_response_id"])
         return items

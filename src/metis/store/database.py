@@ -43,6 +43,7 @@ class Transaction(Protocol):
 
 SESSION_TABLES = (
     "wire_bodies",
+    "response_items",
     "exchanges",
     "history_ends",
     "digests",

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from metis.canonical.errors import MetisError
 from metis.store.append import AppendJob, PreparedMessage, RecordJob, prepare_message
@@ -185,6 +185,42 @@ def read_costs(transaction: Transaction, tenant: str, first_id: str) -> dict[str
     sql = "SELECT id, record_json FROM exchanges WHERE id >= ? AND tenant = ?"
     rows = transaction.run(sql, (first_id, tenant))
     return {exchange_id: Decimal(_read_cost(text).cost_usd or 0) for exchange_id, text in rows}
+
+
+class ResponseItems(Struct, frozen=True):
+    """What a client of Responses may continue by the id of a response."""
+
+    tenant: str
+    id: str
+    session_id: str
+    previous_id: str
+    """The response that the request continued; empty if `items_json` is all there is."""
+    items_json: str
+
+
+_INSERT_ITEMS = (
+    "INSERT INTO response_items (tenant, id, session_id, previous_id, items_json) "
+    "VALUES (?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO UPDATE SET "
+    "session_id = excluded.session_id, previous_id = excluded.previous_id, "
+    "items_json = excluded.items_json"
+)
+
+
+def write_response_items(tables: Tables, row: ResponseItems) -> None:
+    """Write the items of a response; a provider that repeats an id replaces the earlier ones."""
+    tables.change(_INSERT_ITEMS, astuple(row))
+
+
+def read_response_items(
+    transaction: Transaction, tenant: str, response_id: str
+) -> ResponseItems | None:
+    """Return the items of a response; None if there are none."""
+    sql = (
+        "SELECT tenant, id, session_id, previous_id, items_json FROM response_items "
+        "WHERE tenant = ? AND id = ?"
+    )
+    rows = transaction.run(sql, (tenant, response_id))
+    return ResponseItems(*rows[0]) if rows else None
 
 
 def read_history_ends(

@@ -79,6 +79,7 @@ _TABLES = (
     "exchanges",
     "history_ends",
     "wire_bodies",
+    "response_items",
 )
 _COPY_BATCH = 1000
 

@@ -45,9 +45,12 @@ from metis.store.exchanges import (
     ExchangeRow,
     ExchangesJob,
     HistoryEnd,
+    ResponseItems,
     read_costs,
     read_exchange,
     read_history_ends,
+    read_response_items,
+    write_response_items,
 )
 from metis.store.private_files import home_directory
 from metis.store.queries import Overview
@@ -436,6 +439,14 @@ class Store(StoreConnection):
     async def history_ends(self, scope: str, digests: Sequence[str]) -> dict[str, HistoryEnd]:
         """Return where histories with these digests end, by digest; see `exchanges`."""
         return await self.read(lambda t: read_history_ends(t, scope, digests))
+
+    async def add_response_items(self, row: ResponseItems) -> None:
+        """Store what a client of Responses may continue by id."""
+        await self._write(FunctionJob(lambda tables: write_response_items(tables, row)))
+
+    async def response_items(self, tenant: str, response_id: str) -> ResponseItems | None:
+        """Return what a client continues by the id of a response; None if there is nothing."""
+        return await self.read(lambda t: read_response_items(t, tenant, response_id))
 
     # Bytes of model calls
 
