@@ -10,7 +10,8 @@ from metis.cli.arguments import LAST_SESSION, SESSION, STORE, complete_sessions
 # Formats of other packages are known only when one is used, so the parser accepts any name.
 SESSION_FORMATS = (
     *("claude-code", "codex", "gemini-cli", "opencode", "pi", "klaude", "attocode", "gpt2099"),
-    *("cline", "cursor", "copilot-cli", "aider", "chatgpt", "claude-ai", "llm", "open-webui"),
+    *("cline", "cursor", "copilot-cli", "qwen-code", "kimi", "aider", "chatgpt", "claude-ai"),
+    *("llm", "open-webui"),
     *("librechat", "pydantic-ai", "langchain", "vercel", "openai-agents", "otel", "atif", "metis"),
 )
 EXPORT_FORMATS = ("jsonl", "json", "markdown", "html", "openai-finetune", "sharegpt")
