@@ -1,6 +1,7 @@
 """`metis demo` and `metis sim`."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from metis.cli.main import cli
 from metis.cli.simulator import DemoScreen, show_demo
 from metis.cli.text import cell_width
+from metis.wire.call import SIMULATED
 
 
 def test_it_tells_where_it_listens_and_ends_when_told() -> None:
@@ -73,3 +75,18 @@ def test_at_a_terminal_it_takes_about_two_minutes(
 
     asyncio.run(show_demo(DemoScreen(sleep), tmp_path))
     assert 75 < sum(waits) < 150
+
+
+@pytest.mark.usefixtures("user")
+def test_answers_of_the_simulator_are_marked_wherever_they_are_shown() -> None:
+    def run(*arguments: str) -> str:
+        return CliRunner().invoke(cli, list(arguments)).stdout
+
+    run("-m", "sim:gpt-5", "hello")
+    assert "simulated" in run("trace")
+    assert "simulated" in json.loads(run("trace", "--json").splitlines()[-1])["facts"]
+    assert "simulated, free" in run("show")
+    assert "Simulated, at no cost: openai:gpt-5" in run("cost")
+    assert "## Assistant (openai:gpt-5, simulated)" in run("export", "--format", "markdown")
+    assert "simulated" in run("export", "--format", "html")
+    assert SIMULATED in run("export")

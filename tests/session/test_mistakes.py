@@ -34,6 +34,8 @@ CALLS: list[tuple[Callable[[Any], object], str]] = [
     (lambda s: s.ask([TextBlock(" ")]), "the prompt is empty"),
     (lambda s: s.ask("x", model=3), "$.model: expected the name of a model, got int"),
     (lambda s: s.ask("x", model="sonet"), "did you mean sonnet?"),
+    (lambda s: s.ask("x", model="opnai:x"), "no provider 'opnai'; did you mean openai"),
+    (lambda s: s.ask("x", model="zzz:x"), "there is no provider 'zzz'; anthropic, openai,"),
     (lambda s: s.ask_json("x", 3), "expected a JSON Schema (dict) or a type, got int"),
     (lambda s: s.ask("x", options={"temperature": 1}), "a turn has no option 'temperature'"),
 ]
@@ -59,12 +61,21 @@ def test_a_wrong_argument_names_what_was_expected(
         ({"keys": "sk-1"}, "$.keys: expected a mapping by provider, got str"),
         ({"workspace": 3}, "$.workspace: expected the path of a directory, got int"),
         ({"options": {}}, "$.options: expected an AdapterOptions, got dict"),
+        ({"simulate": "yes"}, "$.simulate: expected True or False, got str"),
     ],
 )
 def test_a_wrong_option_names_what_was_expected(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidValueError) as raised:
         Options(**fields)
     assert text in str(raised.value)
+
+
+def test_options_are_no_dict_and_a_tool_is_a_function(url: str) -> None:
+    wrong: Any = {"keys": {"openai": "sk-secret"}}
+    with pytest.raises(InvalidValueError, match=r"expected an Options, .* got dict$"):
+        metis.ask("hello", url=url, options=wrong)
+    with pytest.raises(InvalidValueError, match="expected a function, got dict"):
+        metis.tool(wrong)
 
 
 def test_a_missing_key_names_the_variable_and_the_command(url: str) -> None:

@@ -5,6 +5,7 @@ import glob
 import re
 from collections.abc import Container
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -73,10 +74,14 @@ async def _read_url(url: str) -> list[ContentBlock]:
     from metis.tools.builtin.fetch_url import FetchUrl  # noqa: PLC0415
 
     context = ToolContext(session_id="", turn_id="", cancel=asyncio.Event())
+    # The user typed the URL, so a server on this machine is allowed; what it redirects to is not.
     try:
-        output = await FetchUrl().execute({"url": url}, context)
+        host = urlsplit(url).hostname or ""
+        output = await FetchUrl(allowed_hosts=(host,)).execute({"url": url}, context)
     except ToolFailedError as error:
         raise InvalidValueError(f"cannot add {url}: {error.text}") from None
+    except ValueError:  # such as "http://[::"
+        raise InvalidValueError(f"cannot add {url}: it is not a URL") from None
     return list(output.content)
 
 

@@ -149,6 +149,11 @@ class Metis:
     """The sessions of one store; created by `metis.open`, and used as a context manager."""
 
     def __init__(self, url: str | None = None, options: Options = Options()) -> None:  # noqa: B008 - an immutable value
+        if not isinstance(options, Options):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+            # Not its value, which may hold keys.
+            kind = type(options).__name__
+            fault = f"expected an Options, such as Options(simulate=True), got {kind}"
+            raise InvalidValueError(fault, path="$.options")
         self.options = options
         self._url = url
         self._store: Store | None = None

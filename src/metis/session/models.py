@@ -1,5 +1,6 @@
 """Models by name: the adapter, capabilities and price of each, and the available providers."""
 
+import difflib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -108,8 +109,14 @@ class Models:
         try:
             return self.catalog.resolve(name)
         except UnknownModelError:
-            if not is_model_id(name) or ModelId.parse(name).provider not in adapters.names():
+            if not is_model_id(name):
                 raise
+            provider = ModelId.parse(name).provider
+            if provider not in adapters.names():
+                near = difflib.get_close_matches(provider, adapters.names(), n=1)
+                others = f"did you mean {near[0]}?" if near else ", ".join(adapters.names())
+                hint = f"there is no provider {provider!r}; {others}"
+                raise UnknownModelError(name, hint) from None
         adapter = self._adapter(ModelId.parse(name).provider)
         self._entries[name] = ModelInfo(
             id=name, capabilities=adapter.capabilities(name), wire_name=adapter.wire_model(name)

@@ -153,6 +153,9 @@ _FIELD_TYPES: Mapping[str, tuple[type | UnionType, str]] = {
     "servers": (Sequence, "a list of McpServer"),
     "pointers": (Mapping, "a mapping of names to models"),
     "confirmation": (Confirmation, "a Confirmation"),
+    **dict.fromkeys(
+        ("simulate", "free", "allow_unsupported", "redact_ids"), (bool, "True or False")
+    ),
 }
 """The types of the fields that callers get wrong, and how an error names them."""
 

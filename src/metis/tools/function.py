@@ -105,6 +105,9 @@ def tool(
     """
 
     def make(given: Callable[..., Any]) -> FunctionTool[..., Any]:
+        if not callable(given):
+            fault = f"expected a function, got {type(given).__name__}"
+            raise InvalidValueError(fault, path="$.function")
         return FunctionTool(given, name=name, description=description, side_effects=side_effects)
 
     return make if function is None else make(function)

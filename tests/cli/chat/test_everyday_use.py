@@ -1,13 +1,18 @@
 """What people do in a chat beside asking: paste, go back, export again, try again."""
 
+import json
+import os
 import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from click.testing import CliRunner
 
 from cli.chat.conftest import Start, ready
-from cli.chat.test_chat import send_and_wait
+from cli.chat.test_chat import PNG, send_and_wait
 from metis.cli.main import cli
 from session_files import ANSWER, claude_file
 from terminal import Terminal
@@ -249,3 +254,52 @@ def test_the_parts_of_the_window_add_up(chat: Terminal) -> None:
         for number, unit in re.findall(r"about ([\d.]+)(k?)", text)
     )
     assert sum(parts) == pytest.approx(total, rel=0.02)
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    """The address of a page on loopback."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/plain")
+            self.end_headers()
+            self.wfile.write(b"a page about owls")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+            """Write nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/owls"
+        server.shutdown()
+        thread.join()
+
+
+def test_urls_and_the_image_of_the_clipboard_are_attached(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (tmp_path / "image.png").write_bytes(PNG)
+    for name in ("wl-paste", "xclip", "pngpaste"):
+        (programs / name).write_text(f"#!/bin/sh\nexec cat {tmp_path / 'image.png'}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    chat = ready(start())
+    chat.send(f"/attach {page} clipboard")
+    text = chat.wait_for("2 attachments for the next message.")
+    assert "a page about owls" in text
+    assert "image · image/png" in text
+    send_and_wait(chat, "say seen", "seen\n")
+    chat.send("/export seen.json")
+    chat.wait_for("Wrote seen.json")
+    (prompt,) = (
+        message["content"]
+        for message in json.loads((tmp_path / "work" / "seen.json").read_text())["messages"]
+        if message["role"] == "user"
+    )
+    assert [block["type"] for block in prompt] == ["text", "image", "text"]
+    assert "a page about owls" in prompt[0]["text"]
