@@ -26,6 +26,10 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 """How many bytes of a request or of a response are stored."""
 _LEVEL = 1
 """Compresses the events of a stream to a tenth in a third of the time of the default level."""
+_MIN_COMPRESSED = 2048
+"""Compressing less takes longer than storing it: zlib sets up 256 KB each time."""
+_PLAIN = b"\0"
+"""Stands before bytes that are not compressed; a zlib stream begins with another byte."""
 _MIN_SHARED = 256
 """Fewer shared bytes do not justify reading another row."""
 _MAX_CHAIN = 40
@@ -123,8 +127,8 @@ class BodyPacker:
             *(body.id, body.session_id, body.provider, body.path, body.status),
             *("" if base is None or is_alone else base.id, prefix, suffix),
             *(len(body.request), response_bytes, zlib.crc32(request)),
-            zlib.compress(request[prefix : len(request) - suffix], _LEVEL),
-            zlib.compress(without_secrets(response)[:MAX_BODY_BYTES], _LEVEL),
+            _packed(request[prefix : len(request) - suffix]),
+            _packed(without_secrets(response)[:MAX_BODY_BYTES]),
             body.session_id,
         )
 
@@ -182,7 +186,7 @@ def read_wire_body(transaction: Transaction, session_id: str, body_id: str) -> S
         if prefix < 0 or suffix < 0 or prefix + suffix > len(request):
             raise StoreError(f"the bytes of {body_id} are damaged")
         end = request[len(request) - suffix :]
-        request = b"".join((request[:prefix], _decompressed(row[11], body_id), end))
+        request = b"".join((request[:prefix], _unpacked(row[11], body_id), end))
     row = rows[0]
     if zlib.crc32(request) != row[10]:
         raise StoreError(f"the bytes of {body_id} are damaged")
@@ -192,7 +196,7 @@ def read_wire_body(transaction: Transaction, session_id: str, body_id: str) -> S
         path=row[3],
         status=row[4],
         request=request,
-        response=_decompressed(row[12], body_id),
+        response=_unpacked(row[12], body_id),
         request_bytes=row[8],
         response_bytes=row[9],
     )
@@ -246,7 +250,13 @@ def _shared_suffix(first: bytes, second: bytes, prefix: int) -> int:
     return low
 
 
-def _decompressed(data: bytes, body_id: str) -> bytes:
+def _packed(data: bytes) -> bytes:
+    return _PLAIN + data if len(data) < _MIN_COMPRESSED else zlib.compress(data, _LEVEL)
+
+
+def _unpacked(data: bytes, body_id: str) -> bytes:
+    if data[:1] == _PLAIN:
+        return bytes(data[1:])
     decoder = zlib.decompressobj()
     try:
         # A row of another program must not fill the memory.

@@ -1,9 +1,10 @@
 -- The bytes of model calls. A request is the first `prefix` bytes of the request of `base_id`, then
 -- `request`, then its last `suffix` bytes; without a base, `request` is all of it. Both columns with
--- bytes are compressed with zlib. `id` is that of the response, or of the exchange of the gateway.
+-- bytes are compressed with zlib, or have a zero byte before what is too short for that. `id` is that
+-- of the response, or of the exchange of the gateway.
 CREATE TABLE wire_bodies (
-  id TEXT PRIMARY KEY,
   session_id TEXT NOT NULL,
+  id TEXT NOT NULL,
   provider TEXT NOT NULL,
   path TEXT NOT NULL,
   status INTEGER NOT NULL,
@@ -14,6 +15,6 @@ CREATE TABLE wire_bodies (
   response_bytes INTEGER NOT NULL,
   checksum INTEGER NOT NULL,
   request BLOB NOT NULL,
-  response BLOB NOT NULL
+  response BLOB NOT NULL,
+  PRIMARY KEY (session_id, id)
 );
-CREATE INDEX idx_wire_bodies_session ON wire_bodies(session_id, id);
