@@ -90,6 +90,18 @@ def test_files_that_steer_later_runs_are_named(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
+    [
+        *("AGENTS.MD", "agent\u017f.md", "AGENTS\u200c.md", ".g\u200bit/config", "a/../.metis/x"),
+        *("agents.md::$DATA", ".git::$INDEX_ALLOCATION/config", "GIT~1/hooks/x", ".ENVRC. ."),
+        *(".github\\workflows\\ci.yml", "./././.envrc", "x//.git//hooks//post-checkout"),
+    ],
+)
+def test_another_spelling_does_not_hide_what_is_written(path: str) -> None:
+    assert steering_reason(path) is not None
+
+
+@pytest.mark.parametrize(
+    "path",
     ["src/main.py", "Makefile", "package.json", "README.md", ".github/ISSUE.md", "agents.py"],
 )
 def test_other_files_are_not_marked(path: str) -> None:

@@ -123,6 +123,10 @@ async def test_a_redirect_is_checked_again() -> None:
         for target in (f"http://localhost:{port}/page", "file:///etc/passwd", "http://10.0.0.1/"):
             message = await fetch(f"{base}/to?url={target}")
             assert error_class(message) is ErrorClass.PERMISSION_DENIED, target
+        for target in ("http://user:word@example.org/", "http://2130706433/", "http://0x7f.1/"):
+            message = await fetch(f"{base}/to?url={target}")
+            assert error_class(message) is ErrorClass.PERMISSION_DENIED, target
+        assert "redirects" in result_text(await fetch(f"{base}/loop"))
         assert result_of(await fetch(f"{base}/to?url=http://[zz]/")).is_error
         message = await fetch(f"{base}/to?url=/page")
         assert "Hello" in result_text(message)
@@ -162,6 +166,11 @@ async def test_a_host_that_is_not_there_is_an_answer() -> None:
         ("2002:7f00:1::", False),
         ("64:ff9b::7f00:1", False),
         ("64:ff9b::5db8:d822", True),
+        ("::127.0.0.1", False),
+        ("::ffff:0:127.0.0.1", False),
+        ("64:ff9b:1::7f00:1", False),
+        ("2606:2800:220:1:0:5efe:10.0.0.1", False),
+        ("fec0::1", False),
         ("fe80::1%eth0", False),
         ("224.0.0.1", False),
         ("255.255.255.255", False),

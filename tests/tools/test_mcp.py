@@ -4,10 +4,12 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -25,7 +27,9 @@ from metis.canonical import (
 )
 from metis.canonical.errors import ToolError
 from metis.tools import ErrorClass, Registry, error_class
-from metis.tools.mcp import HttpServer, McpServer, StdioServer
+from metis.tools.caution import HIDDEN
+from metis.tools.mcp import HttpServer, McpServer, StdioServer, connection
+from metis.tools.mcp.server import MAX_TOOLS
 from metis.tools.tool import ToolFailedError
 from tool_helpers import permissive_dispatcher, result_of, result_text, tool_call, tool_context
 
@@ -228,6 +232,74 @@ async def test_no_redirect_of_a_server_is_followed(status: int) -> None:
             await server.close()
     assert requests
     assert arrived == []
+
+
+@needs_mcp
+@pytest.mark.parametrize("kind", ["json", "events", "one event", "gzip"])
+async def test_a_response_without_end_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(connection, "MAX_RESPONSE_BYTES", 1_000_000)
+    sent = 0
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        is_events = "event" in kind
+        headers = {"content-type": "text/event-stream" if is_events else "application/json"}
+        if kind == "gzip":
+            headers["content-encoding"] = "gzip"
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        start = {"json": b'{"a":"', "events": b": ", "one event": b"data: ", "gzip": b"\x1f"}[kind]
+        await response.write(start)
+        piece = b": x\n\n" * 20_000 if kind == "events" else b"x" * 100_000
+        while sent < 100_000_000:
+            await response.write(piece)
+            sent += len(piece)
+        return response
+
+    async with listening(endless) as url:
+        server = McpServer("far", HttpServer(url))
+        with pytest.raises((ToolError, ToolFailedError)):
+            await server.tools()
+        await server.close()
+    assert sent < 50_000_000
+
+
+@needs_mcp
+async def test_hostile_names_descriptions_and_schemas_become_plain_tools() -> None:
+    bomb: dict[str, object] = {
+        f"a{level}": {"properties": {key: {"$ref": f"#/$defs/a{level + 1}"} for key in "xyz"}}
+        for level in range(40)
+    }
+    escapes = {"name": "\x1b]0;owned\x07rm -rf\n", "description": "\x1b[2Jwipe \u202eevil"}
+    listed: list[dict[str, Any]] = [
+        {**escapes, "inputSchema": {"type": "object"}},
+        {"name": "a" * 10_000, "description": "d" * 1_000_000, "inputSchema": {"type": "object"}},
+        {"name": "bomb", "inputSchema": {"type": "object", "$defs": bomb, "$ref": "#/$defs/a0"}},
+        {"name": "loop", "inputSchema": {"type": "object", "$ref": "#"}},
+        *({"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(3000)),
+    ]
+
+    async def reply(request: web.Request) -> web.StreamResponse:
+        wire = await request.json()
+        if wire.get("method") == "tools/list":
+            result = {"tools": listed, "nextCursor": "more"}
+            return web.json_response({"jsonrpc": "2.0", "id": wire["id"], "result": result})
+        response = mcp_server.reply(wire)
+        return web.Response(status=202) if response is None else web.json_response(response)
+
+    async with listening(reply) as url:
+        server = McpServer("far", HttpServer(url))
+        definitions = [make().definition for make in await server.tools()]
+        await server.close()
+    assert len(definitions) == MAX_TOOLS
+    assert len({definition.name for definition in definitions}) == MAX_TOOLS
+    for definition in definitions:
+        assert re.fullmatch(r"[a-z][a-z0-9_]{0,63}", definition.name)
+        assert HIDDEN.search(definition.description) is None
+        assert len(definition.description) < 20_000
+        assert len(json.dumps(definition.input_schema)) < 1_000_000
 
 
 @asynccontextmanager

@@ -448,3 +448,33 @@ async def test_no_cookie_comes_back() -> None:
         with pytest.raises(MetisError):
             await completed(client, adapters.get("openai", base_url=url))
     assert cookies == [None, None, None]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_interim_responses_without_end_are_cut_off(*, is_stream: bool) -> None:
+    sent = 0
+
+    async def hints(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        try:
+            while sent < 1_000_000:
+                writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
+                sent += 100
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(hints, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    adapter = adapters.get("openai", base_url=url)
+    request = adapter.to_wire([user("hi")])
+    retry = Retry(attempts=1)
+    async with server, Transport(keys=Keys({"openai": KEY}), retry=retry) as transport:
+        call = transport.stream(adapter, request, RequestContext())
+        first = anext(call) if is_stream else transport.complete(adapter, request, RequestContext())
+        with pytest.raises(NetworkError):
+            await first
+    assert sent < 500_000

@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from msgspec.structs import replace
@@ -113,6 +114,46 @@ async def test_the_token_becomes_a_cookie_and_leaves_the_address(shown: Any) -> 
     assert "SameSite=Strict" in headers["set-cookie"]
     _, headers, _ = await browser.get(f"//evil.example/?token={TOKEN}")
     assert headers["location"].startswith("/evil")
+
+
+COUNTED = "with recursive n(i) as (select 1 union all select i+1 from n"
+
+
+@pytest.mark.parametrize(
+    ("sql", "fault"),
+    [
+        (
+            "with recursive n(i) as (select 1 union all select i+1 from n) select max(i) from n",
+            "long",
+        ),
+        ("select hex(zeroblob(900000000))", "too big"),
+        (
+            f"{COUNTED} limit 900) select hex(zeroblob(400000)) from n",  # noqa: S608 - an attack
+            "more than 10,000,000 bytes",
+        ),
+        ("attach '/tmp/x.db' as x", "not authorized"),
+        ("pragma writable_schema = 1", "not authorized"),
+        ("select load_extension('x')", "not authorized"),
+        ("delete from conversations", "not"),
+        ("select 1; drop table x", "only one"),
+    ],
+)
+async def test_a_query_of_the_user_is_bounded_and_changes_nothing(
+    shown: Any, sql: str, fault: str
+) -> None:
+    browser, _, _ = shown
+    status, _, body = await browser.get(f"/sql?{urlencode({'sql': sql})}")
+    assert status == 200
+    assert fault in body
+
+
+async def test_no_other_name_of_the_machine_and_no_line_break_gets_through(shown: Any) -> None:
+    browser, _, _ = shown
+    for host in ("127.0.0.1.evil.example", "localhost.evil.example:80", "evil@localhost", ""):
+        assert (await browser.get("/", host=host))[0] == 403
+    _, headers, _ = await browser.get(f"/a\r\nx-injected: 1?token={TOKEN}")
+    assert "\r" not in headers["location"]
+    assert headers["referrer-policy"] == "same-origin"
 
 
 async def test_another_host_and_other_methods_are_refused(shown: Any) -> None:

@@ -165,7 +165,7 @@ class LazyViewer:
     def _tenants(self) -> dict[bytes, str]:
         from metis.gateway.client_sessions import tenant_key  # noqa: PLC0415 - as above
 
-        return {key.digest: tenant_key(key.tenant) for key in self._gateway.config.keys}
+        return {key.digest: tenant_key(key.tenant) for key in self._gateway.keys.all}
 
 
 async def _send_text(send: Any, status: int, text: str) -> None:

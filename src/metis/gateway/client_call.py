@@ -86,7 +86,9 @@ class ClientKeys:
     """The keys that clients may use; without any, everybody on this machine may call."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self._by_digest = {key.digest: key for key in _with_tenants(config.keys)}
+        self.all = _with_tenants(config.keys)
+        """The keys, each with its tenant."""
+        self._by_digest = {key.digest: key for key in self.all}
         self._anyone = ClientKey(digest=b"")
         self.is_open = not config.keys
 

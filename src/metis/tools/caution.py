@@ -129,6 +129,8 @@ STEERING_DIRECTORIES: Mapping[str, str] = {
 }
 """Directories, in lower case, and why a change of any file below matters later."""
 
+_SHORT_NAMES: Mapping[str, str] = {"git~1": ".git", "metis~1": ".metis", "github~1": ".github"}
+
 # A word of a command that may be a path.
 _PATH_WORD = re.compile(r"[\w.~/\\+-]{3,300}")
 # Names of arguments that hold a path, in tools of other programs too.
@@ -163,9 +165,11 @@ def steering_reason(path: str) -> str | None:
     'CI runs it'
     >>> steering_reason("src/main.py")
     """
-    # Some file systems ignore case, and some programs a backslash or a dot at the end.
-    parts = normpath(path.replace("\\", "/").strip()).lower().split("/")
-    parts = [part.rstrip(" .") or part for part in parts]
+    # Some file systems ignore case, characters that nobody sees, dots at the end, and what follows
+    # a colon (a stream of the file); on Windows a directory may have a short name, too.
+    path = HIDDEN.sub("", path.replace("\\", "/")).strip()
+    parts = normpath(path).casefold().split("/")
+    parts = [_SHORT_NAMES.get(part, part.partition(":")[0].rstrip(" .") or part) for part in parts]
     reason = STEERING_NAMES.get(parts[-1])
     if reason is not None:
         return reason

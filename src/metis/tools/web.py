@@ -9,7 +9,14 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from metis.tools.tool import ErrorClass, ToolFailedError
 
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# The last 32 bits of these are an IPv4 address: as gateways of NAT64 and SIIT and old systems read
+# them, packets go there.
+_WITH_IPV4 = tuple(
+    ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")
+)
+# Of one organisation, though they are not among the private ones.
+_LOCAL = tuple(ipaddress.IPv6Network(text) for text in ("64:ff9b:1::/48", "fec0::/10"))
+_ISATAP = (0x00005EFE, 0x02005EFE)
 _IPV4_BITS = 0xFFFFFFFF
 
 
@@ -20,6 +27,8 @@ def is_public_address(address: str) -> bool:
     service of a cloud, which hands out credentials.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and any(ip in network for network in _LOCAL):
+        return False
     return all(part.is_global and not part.is_multicast for part in (ip, *_embedded(ip)))
 
 
@@ -30,7 +39,7 @@ def _embedded(
     if isinstance(ip, ipaddress.IPv4Address):
         return []
     addresses = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
-    if ip in _NAT64:
+    if any(ip in network for network in _WITH_IPV4) or int(ip) >> 32 & _IPV4_BITS in _ISATAP:
         addresses.append(ipaddress.IPv4Address(int(ip) & _IPV4_BITS))
     return [address for address in addresses if address is not None]
 

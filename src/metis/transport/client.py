@@ -47,6 +47,7 @@ from metis.transport.response import (
     MAX_TAIL_BYTES,
     ConnectionWatch,
     body_chunks,
+    bounded_response,
     check_redirect,
     cut_error,
     decode,
@@ -434,6 +435,7 @@ class Transport:
                 # `body_chunks` decompresses with a limit.
                 auto_decompress=False,
                 headers={"Accept-Encoding": ACCEPTED_ENCODINGS},
+                response_class=bounded_response(aiohttp.ClientResponse),
                 # No state between requests: a server cannot recognise the next one by a cookie.
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

@@ -52,6 +52,9 @@ LARGE_BYTES: Final = 1 << 20
 MAX_TAIL_BYTES: Final = 65_536
 """What may follow a complete response; it is read so that the connection can be used again."""
 
+MAX_INTERIM_RESPONSES: Final = 1000
+"""How many interim responses (1xx) may come before the response; servers send one or two."""
+
 _PIECE_BYTES = 1 << 16
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 _DEFLATE_METHOD = 8
@@ -401,3 +404,33 @@ def timed(event: MessageComplete, start: float) -> MessageComplete:
     usage = replace(metadata.usage, latency_ms=round((time.monotonic() - start) * 1000))
     message = replace(event.message, metadata=replace(metadata, usage=usage))
     return replace(event, message=message)
+
+
+def bounded_response(base: "type[aiohttp.ClientResponse]") -> "type[aiohttp.ClientResponse]":
+    """Return a class of responses that end with an error after many interim ones (1xx).
+
+    aiohttp (3.14) reads them without end, and each restarts the clock of a silence.
+    """
+
+    class BoundedResponse(base):
+        """A response with a bounded number of interim ones before it."""
+
+        async def start(self, connection: Any) -> "aiohttp.ClientResponse":
+            """Read up to the headers of the final response."""
+            protocol = connection.protocol
+            read, remaining = protocol.read, MAX_INTERIM_RESPONSES
+
+            async def bounded_read() -> Any:
+                nonlocal remaining
+                remaining -= 1
+                if remaining < 0:
+                    raise ConnectionError(f"more than {MAX_INTERIM_RESPONSES} interim responses")
+                return await read()
+
+            protocol.read = bounded_read
+            try:
+                return await super().start(connection)
+            finally:
+                del protocol.read
+
+    return BoundedResponse

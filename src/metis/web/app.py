@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from importlib.resources import files
 from typing import Protocol, cast
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -122,7 +122,8 @@ class TokenAccess:
         token = request.query.pop("token", None)
         if token is not None and _is_equal(token, self._token):
             rest = urlencode(request.query)
-            target = f"{request.path}?{rest}" if rest else request.path
+            path = quote(request.path)  # it came decoded, and may have line breaks
+            target = f"{path}?{rest}" if rest else path
             # Never to another host, as `//host` would be.
             raise _redirect(f"{base}/{target.lstrip('/')}", self._token, base)
         if not _is_equal(request.cookies.get(COOKIE, ""), self._token):

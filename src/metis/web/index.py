@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -36,6 +37,7 @@ _SQL_STEPS = 20_000
 """Virtual machine steps between two looks at whether a query has taken too long."""
 _MAX_SQL_LOOKS = 2_000
 _MAX_SQL_ROWS = 1_000
+_MAX_SQL_BYTES = 10_000_000
 VIEWS = {
     "conversations": "one row for each conversation",
     "calls": "one row for each model call that used tokens",
@@ -363,7 +365,12 @@ def _run_query(
     limit = database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000)
     try:
         cursor = database.execute(sql)
-        rows = cursor.fetchmany(_MAX_SQL_ROWS + 1)
+        rows, size = list[Any](), 0
+        for row in islice(cursor, _MAX_SQL_ROWS + 1):
+            rows.append(row)
+            size += sum(len(value) for value in row if isinstance(value, str | bytes))
+            if size > _MAX_SQL_BYTES:  # a thousand rows of values of a megabyte
+                raise InvalidValueError(f"the result has more than {_MAX_SQL_BYTES:,} bytes")
         names = [column[0] for column in cursor.description or ()]
         cursor.close()
     except sqlite3.OperationalError as error:

@@ -7,7 +7,7 @@ stopped, and closes it; calls may come from any other task.
 import asyncio
 import importlib
 import os
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from metis.tools.tool import ToolFailedError, log
 
 START_TIMEOUT_S = 30.0
 """How long a server may take to start."""
+
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024
+"""How long one response of a server at a URL may be, and so the events of one stream."""
 
 Streams = tuple[Any, Any]
 """What a session reads from and writes to."""
@@ -74,10 +77,40 @@ class HttpServer(Struct, frozen=True):
         # The package follows redirects within an origin by itself, up to this number. Following
         # one to another origin would send it the headers, and so the key.
         client.follow_redirects, client.max_redirects = False, 0
+        client.headers["accept-encoding"] = "identity"
+        client.event_hooks["response"].append(_bound_response)
         await stack.enter_async_context(client)
         transport = http.streamable_http_client(self.url, http_client=client)
         streams = await stack.enter_async_context(transport)
         return streams[0], streams[1]
+
+
+async def _bound_response(response: Any) -> None:
+    """Bound what a server sends in one response: the package collects it in memory."""
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":  # could unpack to any size
+        raise ToolFailedError(f"The MCP server sends compressed content ({encoding[:20]!r}).")
+    # The HTTP client that the package uses, httpx or its successor.
+    client = importlib.import_module(type(response).__module__.partition(".")[0])
+    response.stream = _bounded_stream(response.stream, client)
+
+
+def _bounded_stream(stream: Any, client: Any) -> Any:
+    class BoundedStream(client.AsyncByteStream):
+        """A body that ends with an error if it is too long."""
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for chunk in stream:
+                size += len(chunk)
+                if size > MAX_RESPONSE_BYTES:
+                    raise client.ReadError(f"more than {MAX_RESPONSE_BYTES:,} bytes")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return BoundedStream()
 
 
 ServerAddress = StdioServer | HttpServer

@@ -21,14 +21,18 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.schema.widen import widen_schema
 from metis.canonical.tools import MAX_NAME_LENGTH, SideEffects, ToolDefinition
+from metis.tools.caution import HIDDEN
 from metis.tools.mcp.connection import Connection, ServerAddress, StdioServer
 from metis.tools.media import PDF
 from metis.tools.registry import Factory
-from metis.tools.tool import ToolContext, ToolOutput
+from metis.tools.tool import ToolContext, ToolOutput, log
 
 SEPARATOR = "___"
 """Between server and tool: neither name has more than one underscore in a row."""
 _MAX_PAGES = 100
+MAX_TOOLS = 1000
+"""How many tools of a server are used; providers accept fewer."""
+MAX_DESCRIPTION = 16_384
 _CAMEL_CASE_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _FOREIGN_CHARACTERS = re.compile(r"[^a-z0-9]+")
 _DIGEST_CHARACTERS = 6
@@ -85,15 +89,19 @@ class McpServer:
             page = await connection.list_tools_page(cursor)
             tools += page.get("tools", [])
             cursor = page.get("nextCursor")
-            if not cursor:
+            if not cursor or len(tools) > MAX_TOOLS:
                 break
-        return tools
+        if len(tools) > MAX_TOOLS:
+            log.warning(
+                "%s lists more than %d tools; the others are not used", self.name, MAX_TOOLS
+            )
+        return tools[:MAX_TOOLS]
 
     def _definition(self, tool: Mapping[str, Any], existing: set[str]) -> ToolDefinition:
         is_local = isinstance(self._address, StdioServer)
         return ToolDefinition(
             name=tool_name(self.name, str(tool["name"]), existing),
-            description=str(tool.get("description") or tool.get("title") or tool["name"]),
+            description=_description(tool),
             input_schema=widen_schema(tool.get("inputSchema") or {}),
             side_effects=side_effects(
                 tool.get("annotations"),
@@ -102,6 +110,14 @@ class McpServer:
             ),
             requires_workspace=False,
         )
+
+
+def _description(tool: Mapping[str, Any]) -> str:
+    """Return what a server says about a tool; every request to a model carries it."""
+    text = str(tool.get("description") or tool.get("title") or tool["name"])
+    # A person would not see the instructions that these characters spell for a model.
+    text = HIDDEN.sub("", text)
+    return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]} […]"
 
 
 class McpTool:
