@@ -1,3 +1,5 @@
+"""Content blocks: tags, fields, defaults, sources and immutability."""
+
 import base64
 import json
 from typing import Any, get_args
@@ -37,7 +39,7 @@ ADDED = {"document", "audio", "video", "artifact", "opaque"}
 
 
 @pytest.mark.row("M-037", "M-039", "M-043", "M-059", "M-295")
-def test_the_tags_are_these_and_no_others() -> None:
+def test_set_of_block_tags() -> None:
     assert set(BLOCK_TYPES) == set(OF_THE_SOURCE_TEXT) | ADDED == set(EVERY_BLOCK)
     assert set(OF_THE_SOURCE_TEXT) == SPEC_TAGS
     assert set(BLOCK_TYPES.values()) == set(get_args(KnownBlock))
@@ -50,7 +52,7 @@ def test_the_tags_are_these_and_no_others() -> None:
 
 @pytest.mark.parametrize("tag", OF_THE_SOURCE_TEXT)
 @pytest.mark.row("M-038", "M-039", "M-043", "M-045", "M-047", "M-052", "M-057")
-def test_a_block_of_the_source_text_has_its_fields_and_optional_additions(tag: str) -> None:
+def test_base_spec_blocks_have_their_fields_and_optional_additions(tag: str) -> None:
     fields = {field.name: field for field in fields_of(BLOCK_TYPES[tag])}
     assert set(fields) >= OF_THE_SOURCE_TEXT[tag]
     for name in set(fields) - OF_THE_SOURCE_TEXT[tag]:
@@ -84,7 +86,7 @@ def test_an_image_source_is_of_one_of_three_kinds(kind: Any) -> None:
 
 
 @pytest.mark.row("M-048")
-def test_base64_data_is_kept_letter_by_letter() -> None:
+def test_base64_data_is_preserved_exactly() -> None:
     data = base64.b64encode(bytes(range(256))).decode()
     again = decode(encode(user(image(data)))).content[0]
     assert again == image(data)
@@ -98,7 +100,7 @@ def test_a_media_source_is_of_one_of_five_kinds(kind: Any) -> None:
 
 
 @pytest.mark.row("M-042")
-def test_input_that_was_no_object_is_kept_apart() -> None:
+def test_non_object_input_is_stored_separately() -> None:
     block = ToolUseBlock(
         id="tu_1", name="f", input={}, invalid=InvalidInput(raw="[1,", error="cut off")
     )
@@ -121,14 +123,14 @@ def test_input_that_was_no_object_is_kept_apart() -> None:
     ],
 )
 @pytest.mark.row("M-042")
-def test_input_refuses_what_json_has_no_place_for(value: object, path: str) -> None:
+def test_input_refuses_non_json_values(value: object, path: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         call("f", a=value)
     assert caught.value.path == path
 
 
 @pytest.mark.row("M-042")
-def test_input_that_contains_itself_is_refused() -> None:
+def test_cyclic_input_is_refused() -> None:
     loop: dict[str, Any] = {}
     loop["self"] = loop
     with pytest.raises(InvalidValueError):
@@ -137,7 +139,7 @@ def test_input_that_contains_itself_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes"])
 @pytest.mark.row("M-010")
-def test_no_free_field_turns_a_value_into_another(value: object) -> None:
+def test_free_fields_preserve_values(value: object) -> None:
     for make in (
         lambda: user(text("a", citations=(Citation(kind="x", raw={"n": value}),))),
         lambda: assistant(call("f", n=value)),
@@ -147,7 +149,7 @@ def test_no_free_field_turns_a_value_into_another(value: object) -> None:
 
 
 @pytest.mark.row("M-045")
-def test_results_hold_tuples_even_when_built_from_lists() -> None:
+def test_result_content_is_a_tuple_when_built_from_list() -> None:
     content: Any = [text("a"), image()]
     block = ToolResultBlock(tool_use_id="x", content=content)
     assert block.content == (text("a"), image())
@@ -156,7 +158,7 @@ def test_results_hold_tuples_even_when_built_from_lists() -> None:
 
 
 @pytest.mark.row("M-057")
-def test_an_opaque_part_is_kept_byte_for_byte_and_can_be_read() -> None:
+def test_opaque_part_is_preserved_byte_for_byte_and_readable() -> None:
     raw = b'{"b": [1.10, 1e5],\n "a" : "\\u0041"}'
     block = opaque(raw)
     assert block.data == {"b": [1.1, 100000.0], "a": "A"}

@@ -1,3 +1,5 @@
+"""The canonical codec: golden files, round trips, defaults and refused values."""
+
 import json
 import logging
 from pathlib import Path
@@ -44,14 +46,14 @@ from strategies import Unknown, conversations, messages
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 
-HOSTS = {
+ROLE_OF_TAG = {
     "tool_use": assistant,
     "thinking": assistant,
     "redacted_thinking": assistant,
     "artifact": assistant,
     "opaque": assistant,
 }
-"""Which role holds a block of which tag; the rest stand in user messages."""
+"""The role that may have a block of a tag; all other tags are in user messages."""
 
 ANSWERING = MessageMetadata(parent_tool_use_id=tool_id())
 
@@ -62,7 +64,7 @@ EXPECTED: dict[str, Message] = {
     **{
         f"block_{tag}": message(Role.TOOL, block, metadata=ANSWERING)
         if tag == "tool_result"
-        else HOSTS.get(tag, user)(block)
+        else ROLE_OF_TAG.get(tag, user)(block)
         for tag, block in EVERY_BLOCK.items()
     },
     "block_text_plain": user(text("")),
@@ -87,7 +89,7 @@ def test_there_is_a_golden_file_for_every_tag_and_every_role() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 @pytest.mark.row("M-010", "M-018", "M-019", "M-032", "M-039", "M-043", "M-057", "M-058")
-def test_a_golden_file_is_the_value_and_the_value_is_the_file(name: str) -> None:
+def test_golden_file_decodes_to_value_and_value_encodes_to_file(name: str) -> None:
     data = read_golden(name)
     assert decode(data) == EXPECTED[name]
     assert decode_trusted(data) == EXPECTED[name]
@@ -98,7 +100,7 @@ def test_a_golden_file_is_the_value_and_the_value_is_the_file(name: str) -> None
 
 @pytest.mark.row("M-019")
 @pytest.mark.parametrize("tag", EVERY_BLOCK)
-def test_the_tag_alone_decides_the_type(tag: str) -> None:
+def test_tag_decides_block_type(tag: str) -> None:
     block = EVERY_BLOCK[tag]
     again = decode(encode(user(block))).content[0]
     assert type(again) is BLOCK_TYPES[tag]
@@ -129,14 +131,14 @@ def test_trusted_decoding_gives_the_same(message: Message) -> None:
 
 @given(messages())
 @pytest.mark.row("M-010")
-def test_text_is_read_like_its_bytes(message: Message) -> None:
+def test_str_and_bytes_decode_equally(message: Message) -> None:
     data = encode(message)
     assert decode(data.decode()) == decode(data)
 
 
 @given(messages(Unknown.NOTHING))
 @pytest.mark.row("M-010")
-def test_keys_are_sorted_and_there_are_no_blanks(message: Message) -> None:
+def test_keys_are_sorted_without_whitespace(message: Message) -> None:
     data = encode(message)
     plain = json.dumps(
         json.loads(data), sort_keys=True, separators=(",", ":"), ensure_ascii=False
@@ -146,12 +148,12 @@ def test_keys_are_sorted_and_there_are_no_blanks(message: Message) -> None:
 
 @given(conversations())
 @pytest.mark.row("M-010", "M-017", "M-018", "M-134")
-def test_a_conversation_survives_in_order(conversation: list[Message]) -> None:
+def test_conversation_round_trips_in_order(conversation: list[Message]) -> None:
     assert [decode(encode(each)) for each in conversation] == conversation
 
 
 @pytest.mark.row("M-010")
-def test_any_key_order_and_any_blanks_give_the_same_message() -> None:
+def test_key_order_and_whitespace_do_not_matter() -> None:
     data = json.loads(encode(EVERYTHING))
     loose = json.dumps(_reversed_keys(data), indent=3)
     again = decode(loose)
@@ -170,7 +172,7 @@ def _reversed_keys(value: Any) -> Any:
 
 
 @pytest.mark.row("M-001", "M-032", "M-275")
-def test_new_messages_are_of_version_one_and_say_so() -> None:
+def test_new_messages_have_version_one() -> None:
     assert SPEC_VERSION == "1.1"
     assert SCHEMA_VERSION == 1
     assert user("hi").schema_version == 1
@@ -194,7 +196,7 @@ def test_absent_fields_have_their_defaults() -> None:
 
 
 @pytest.mark.row("M-046", "M-071")
-def test_a_default_that_is_written_out_reads_like_one_that_is_not() -> None:
+def test_explicit_default_equals_absent_field() -> None:
     short = tool("a")
     long = encode(short).replace(
         b'"content":[{"content"', b'"content":[{"critical":false,"content"'
@@ -212,12 +214,12 @@ def test_a_default_that_is_written_out_reads_like_one_that_is_not() -> None:
     "words", ["", "\n", "\r\n\n", "🦉🏳️‍🌈", "a\u0000b", "\u2028", "é e\u0301", "𝄞"]
 )
 @pytest.mark.row("M-038")
-def test_every_text_survives(words: str) -> None:
+def test_any_text_round_trips(words: str) -> None:
     assert decode(encode(user(text(words)))).content == (TextBlock(text=words),)
 
 
 @pytest.mark.row("M-052")
-def test_signatures_survive_byte_for_byte() -> None:
+def test_signatures_round_trip_byte_for_byte() -> None:
     signature = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk=+/\u2603"
     for block in (thinking("", signature=signature), thinking("", signature=None)):
         assert decode(encode(assistant(block))).content == (block,)
@@ -233,12 +235,12 @@ def test_a_result_keeps_text_and_images_in_order() -> None:
 
 @pytest.mark.row("M-072")
 @given(messages())
-def test_provider_raw_survives(message: Message) -> None:
+def test_provider_raw_round_trips(message: Message) -> None:
     assert decode(encode(message)).metadata.provider_raw == message.metadata.provider_raw
 
 
 @pytest.mark.row("M-103")
-def test_money_is_a_decimal_string_digit_for_digit() -> None:
+def test_money_is_an_exact_decimal_string() -> None:
     digits = "0.0006540000000000000000000000000000000001"
     data = encode(assistant("a", metadata=provenance(usage=usage(cost_usd=digits))))
     assert f'"cost_usd":"{digits}"'.encode() in data
@@ -248,7 +250,7 @@ def test_money_is_a_decimal_string_digit_for_digit() -> None:
 
 
 @pytest.mark.row("M-042")
-def test_input_is_an_object_and_numbers_keep_their_kind() -> None:
+def test_input_is_an_object_and_numbers_keep_their_type() -> None:
     block = call("f", integer=1, float=1.0, truth=True, big=2**70, none=None)
     again = decode(encode(assistant(block))).content[0]
     assert again == block
@@ -257,7 +259,7 @@ def test_input_is_an_object_and_numbers_keep_their_kind() -> None:
 
 
 @pytest.mark.row("M-010")
-def test_what_was_canonical_is_read_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_canonical_bytes_decode_without_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         decode(encode(EVERYTHING))
     assert caplog.records == []
@@ -279,7 +281,7 @@ def test_what_was_canonical_is_read_without_a_word(caplog: pytest.LogCaptureFixt
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.row("M-010")
-def test_what_cannot_be_written_is_refused_at_its_place(broken: Message, path: str) -> None:
+def test_unencodable_value_error_names_the_path(broken: Message, path: str) -> None:
     with pytest.raises(EncodeError) as caught:
         encode(broken)
     assert caught.value.path == path
@@ -287,17 +289,17 @@ def test_what_cannot_be_written_is_refused_at_its_place(broken: Message, path: s
 
 
 @pytest.mark.row("M-010")
-def test_encode_never_writes_what_is_no_json() -> None:
+def test_encode_never_writes_invalid_json() -> None:
     with pytest.raises(MetisError):
         encode(user(opaque(b"}{")))
 
 
 @pytest.mark.row("M-010", "M-084")
-def test_a_whole_confidence_survives() -> None:
+def test_integral_confidence_round_trips() -> None:
     sure = assistant("a", metadata=provenance(routing=routing(mode="pattern", confidence=1)))
     assert decode(encode(sure)) == sure
 
 
 @pytest.mark.row("M-040", "M-137")
-def test_tool_ids_survive() -> None:
+def test_tool_ids_round_trip() -> None:
     assert decode(encode(assistant(call("f", tool_id(9))))).content == (call("f", tool_id(9)),)

@@ -1,3 +1,5 @@
+"""The published JSON Schema of messages agrees with the decoder."""
+
 import json
 from typing import Any, cast
 
@@ -50,14 +52,14 @@ def _leaves(value: Any, steps: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 SPOTS = [steps for steps in _leaves(json.loads(encode(EVERYTHING))) if steps]
 OPEN = {"role", "status", "mode", "stop_reason", "type"}
-"""Readers keep unknown strings here; the schema lists what this version writes."""
+"""Fields with unknown strings allowed; the schema lists the values of this version."""
 
 
-STRANGERS: list[Any] = [..., None, True, 7, 1.5, [], {}, [None], {"a": []}]
-"""What is put in place of something else; `...` takes it away."""
+REPLACEMENTS: list[Any] = [..., None, True, 7, 1.5, [], {}, [None], {"a": []}]
+"""Values that replace another one; `...` removes it."""
 
 
-def _damaged(steps: tuple[Any, ...], stranger: Any) -> Any:
+def _mutated(steps: tuple[Any, ...], stranger: Any) -> Any:
     tree: Any = json.loads(encode(EVERYTHING))
     spot = tree
     for step in steps[:-1]:
@@ -72,8 +74,8 @@ def _damaged(steps: tuple[Any, ...], stranger: Any) -> Any:
 @pytest.mark.parametrize("steps", SPOTS, ids=lambda steps: ".".join(map(str, steps)))
 @pytest.mark.row("M-010")
 def test_schema_and_decoder_agree_on_damaged_messages(steps: tuple[Any, ...]) -> None:
-    for stranger in STRANGERS:
-        tree = _damaged(steps, stranger)
+    for stranger in REPLACEMENTS:
+        tree = _mutated(steps, stranger)
         try:
             decode(json.dumps(tree))
         except DecodeError:
@@ -87,7 +89,7 @@ def test_schema_and_decoder_agree_on_damaged_messages(steps: tuple[Any, ...]) ->
 
 @pytest.mark.parametrize("tag", EVERY_BLOCK)
 @pytest.mark.row("M-019", "M-037")
-def test_the_schema_tells_blocks_by_their_tag(tag: str) -> None:
+def test_schema_discriminates_blocks_by_tag(tag: str) -> None:
     tree = json.loads(encode(user(EVERY_BLOCK[tag])))
     assert JUDGE.is_valid(tree)
     for other in set(EVERY_BLOCK) - {tag}:
@@ -101,7 +103,7 @@ def test_the_schema_tells_blocks_by_their_tag(tag: str) -> None:
 
 
 @pytest.mark.row("M-032", "M-103")
-def test_versions_and_money_are_what_they_are_on_disk() -> None:
+def test_schema_types_of_versions_and_money() -> None:
     tree = json.loads(encode(assistant("a")))
     assert isinstance(tree["metadata"]["usage"]["cost_usd"], str)
     assert JUDGE.is_valid(tree)

@@ -1,3 +1,5 @@
+"""Stored messages of older and newer versions: migrations, and exact writing back."""
+
 import json
 import logging
 from pathlib import Path
@@ -28,13 +30,13 @@ from strategies import messages
 
 
 def one_to_two(row: RawFields) -> RawFields:
-    """Version 2 of this story says `session` where version 1 said `session_id`."""
+    """Migrate to an example version 2, which renames `session_id` to `session`."""
     row["session"] = row.pop("session_id")
     return row
 
 
 def two_to_three(row: RawFields) -> RawFields:
-    """Version 3 says `session_id` again, in capitals, and marks the metadata."""
+    """Migrate to an example version 3: `session_id` again, in capitals, and a metadata mark."""
     session = msgspec.json.decode(row.pop("session"), type=str)
     row["session_id"] = Raw(msgspec.json.encode(session.upper()))
     metadata = msgspec.json.decode(row["metadata"], type=dict[str, Raw])
@@ -50,12 +52,12 @@ NEW = user("a", session_id="S", metadata=MessageMetadata(origin="v2"), schema_ve
 
 @pytest.mark.row("M-277", "M-285")
 @pytest.mark.parametrize("read", [decode, decode_trusted])
-def test_an_old_row_is_brought_up_to_date_when_it_is_read(read: Any) -> None:
+def test_old_row_is_migrated_when_read(read: Any) -> None:
     assert read(encode(OLD), migrations=THREE) == NEW
 
 
 @pytest.mark.row("M-277")
-def test_a_row_of_the_middle_takes_only_the_steps_that_are_left() -> None:
+def test_intermediate_row_takes_only_remaining_steps() -> None:
     middle = (
         encode(OLD)
         .replace(b'"session_id"', b'"session"')
@@ -65,14 +67,14 @@ def test_a_row_of_the_middle_takes_only_the_steps_that_are_left() -> None:
 
 
 @pytest.mark.row("M-277")
-def test_a_row_without_a_version_is_of_version_one() -> None:
+def test_row_without_version_is_version_one() -> None:
     bare = encode(OLD).replace(b'"schema_version":1,', b"")
     assert decode(bare, migrations=THREE) == NEW
     assert decode(bare) == OLD
 
 
 @pytest.mark.row("M-278", "M-285")
-def test_the_row_stays_old_until_the_message_is_saved(tmp_path: Path) -> None:
+def test_row_is_unchanged_until_message_is_saved(tmp_path: Path) -> None:
     row = tmp_path / "row.json"
     row.write_bytes(encode(OLD))
     message = decode(row.read_bytes(), migrations=THREE)
@@ -84,7 +86,7 @@ def test_the_row_stays_old_until_the_message_is_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("M-277", "M-279")
-def test_what_a_step_does_not_touch_stays_byte_for_byte() -> None:
+def test_fields_untouched_by_step_are_preserved_byte_for_byte() -> None:
     odd = b'{"b" : 1.10,"a":[ 1e5 ,"\\u0041"]}'
     strange = Extra({"new": Raw(odd)})
     old = user("a", session_id="s", extra=strange, metadata=MessageMetadata(extra=strange))
@@ -96,7 +98,7 @@ def test_what_a_step_does_not_touch_stays_byte_for_byte() -> None:
 
 @given(messages())
 @pytest.mark.row("M-277")
-def test_every_message_of_version_one_can_be_brought_up_to_date(message: Message) -> None:
+def test_every_version_one_message_can_be_migrated(message: Message) -> None:
     upgraded = decode(encode(message), migrations=THREE)
     assert upgraded.schema_version == 3
     assert upgraded.content == message.content
@@ -107,7 +109,7 @@ def test_every_message_of_version_one_can_be_brought_up_to_date(message: Message
 
 
 @pytest.mark.row("M-277")
-def test_a_missing_step_is_named() -> None:
+def test_missing_step_error_names_the_step() -> None:
     with pytest.raises(MigrationError, match="from version 2 to 3") as caught:
         decode(encode(OLD), migrations=Migrations(current=3, steps={1: one_to_two}))
     assert caught.value.path == "$.schema_version"
@@ -136,7 +138,7 @@ def test_a_failing_step_is_a_typed_error(error: Exception) -> None:
 
 @pytest.mark.parametrize("name", ["metadata", "content", "role", "created_at", "session_id", "zz"])
 @pytest.mark.row("M-277")
-def test_a_step_that_writes_no_json_is_a_typed_error(name: str) -> None:
+def test_step_with_non_json_result_is_a_typed_error(name: str) -> None:
     def spoil(row: RawFields) -> RawFields:
         return row | {name: Raw(b"}{")}
 
@@ -148,7 +150,7 @@ def test_a_step_that_writes_no_json_is_a_typed_error(name: str) -> None:
 
 
 @pytest.mark.row("M-277")
-def test_a_step_cannot_spoil_the_row_of_its_caller() -> None:
+def test_step_cannot_change_row_of_caller() -> None:
     row: RawFields = msgspec.json.decode(encode(OLD), type=dict[str, Raw])
     before = dict(row)
     THREE.upgrade(row, 1)
@@ -157,7 +159,7 @@ def test_a_step_cannot_spoil_the_row_of_its_caller() -> None:
 
 @pytest.mark.parametrize("version", [0, 3, 4])
 @pytest.mark.row("M-277")
-def test_a_step_that_leads_nowhere_is_refused(version: int) -> None:
+def test_step_to_unknown_version_is_refused(version: int) -> None:
     with pytest.raises(ValueError, match="are unused"):
         Migrations(current=3, steps={version: one_to_two})
 
@@ -201,7 +203,7 @@ def test_any_newer_row_is_written_back_exactly(message: Message) -> None:
 
 
 @pytest.mark.row("M-276")
-def test_a_newer_row_that_was_changed_is_not_written() -> None:
+def test_changed_newer_row_is_refused() -> None:
     message = decode(NEWER)
     for changed in (
         replace(message, content=(text("b"),)),
@@ -218,12 +220,12 @@ def test_a_newer_row_that_was_changed_is_not_written() -> None:
 
 @pytest.mark.row("M-275")
 @pytest.mark.parametrize("version", [2, 3, 2**31])
-def test_a_message_of_a_newer_version_cannot_be_made_by_hand(version: int) -> None:
+def test_message_of_newer_version_cannot_be_constructed(version: int) -> None:
     with pytest.raises(NewerVersionError):
         encode(user("a", schema_version=version))
 
 
 @pytest.mark.row("M-276")
-def test_a_newer_row_that_cannot_be_read_says_so() -> None:
+def test_unreadable_newer_row_error_names_the_version() -> None:
     with pytest.raises(MetisError, match="version 2, this metis supports 1"):
         decode(NEWER.replace(b'"role":"user"', b'"speaker":"user"'))

@@ -1,4 +1,4 @@
-"""A store keeps the parts of a message apart: their bytes come with the same proof as the whole."""
+"""Parts of a message are encoded separately for stores, with the same checks as the whole."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from strategies import messages
 
 
 def judge(message: Message) -> None:
-    """Parts are given for what keeps the rules, and only for that."""
+    """Check that parts are returned exactly for valid messages."""
     problems = validate(message)
     if problems:
         with pytest.raises(InvalidMessageError) as caught:
@@ -29,12 +29,12 @@ def judge(message: Message) -> None:
 
 
 @given(messages())
-def test_parts_are_given_exactly_for_what_keeps_the_rules(message: Message) -> None:
+def test_parts_are_returned_exactly_for_valid_messages(message: Message) -> None:
     judge(message)
 
 
-class Loud(str):
-    """A text that is no plain text."""
+class StrSubclass(str):
+    """A str subclass, which is not plain text."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class Loud(str):
 _text: Any = raw_constructor(TextBlock)
 _usage: Any = raw_constructor(Usage)
 _FIELDS = {name: getattr(usage(), name) for name in ("input_tokens", "latency_ms", "output_tokens")}
-UNTIDY: dict[str, Message] = {
+UNCHECKED_VALUES: dict[str, Message] = {
     "a list of blocks": replace(user(), content=[text("hi")]),
     "money as a number": assistant(
         "hi", metadata=provenance(usage=_usage(cost_usd=1, pricing_version="x", **_FIELDS))
@@ -51,13 +51,13 @@ UNTIDY: dict[str, Message] = {
     "a number for a text": replace(user(), content=(_text(text=5),)),
     "a flag that is a number": replace(user(), content=(_text(text="a", critical=1),)),
     "no citations in a list": replace(user(), content=(_text(text="a", citations=[]),)),
-    "a text of another kind": replace(user(), content=(_text(text=Loud("hi")),)),
+    "a text of another kind": replace(user(), content=(_text(text=StrSubclass("hi")),)),
     "an id that is no text": replace(user("hi"), id=5),
     "an id that cannot be written": replace(user("hi"), id="\ud800"),
 }
 
 
-@pytest.mark.parametrize("name", UNTIDY)
-def test_what_was_put_together_carelessly_is_judged_like_the_whole(name: str) -> None:
-    """The decoders' own constructors tidy nothing; a store still takes nothing that changes."""
-    judge(UNTIDY[name])
+@pytest.mark.parametrize("name", UNCHECKED_VALUES)
+def test_values_built_without_checks_are_checked_like_the_whole(name: str) -> None:
+    """Decoders construct blocks without checks; a store still refuses values that would change."""
+    judge(UNCHECKED_VALUES[name])

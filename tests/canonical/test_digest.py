@@ -1,3 +1,5 @@
+"""Digests of messages and content: stable for ever, and sensitive to every change of meaning."""
+
 import hashlib
 import json
 import os
@@ -76,7 +78,7 @@ DIGESTS = {
         "40132ff52f0b52fba43ae7f048ad5d9641c434cba4f6c95c3c13c44ce57ac822",
     ),
 }
-"""The digest and the content digest of golden files, for ever."""
+"""The fixed digest and content digest of each golden file."""
 
 
 def read_golden(name: str) -> bytes:
@@ -131,7 +133,7 @@ def test_digests_and_hashes_are_the_same_in_every_process() -> None:
 
 @given(messages(), st.randoms(use_true_random=False))
 @pytest.mark.row("M-012")
-def test_a_digest_does_not_depend_on_key_order_or_blanks(message: Message, chance: Any) -> None:
+def test_digest_ignores_key_order_and_whitespace(message: Message, chance: Any) -> None:
     def shuffled(value: Any) -> Any:
         if isinstance(value, dict):
             entries = list(cast("dict[str, Any]", value).items())
@@ -159,7 +161,7 @@ def test_equality_hash_and_digest_agree(one: Message, two: Message) -> None:
 
 
 def changed(content: Any) -> Any:  # noqa: PLR0911 - a table of kinds
-    """Another value of about the same kind."""
+    """Return another value of about the same kind."""
     match content:
         case OpenEnum():
             return type(content)("something_new")
@@ -182,7 +184,7 @@ def changed(content: Any) -> Any:  # noqa: PLR0911 - a table of kinds
 
 
 def changes(value: Any, path: str = "$") -> Iterator[tuple[str, type[Value] | None, str, Any]]:
-    """Every way to change one field, at any depth: its path, type and name, and the outcome."""
+    """Yield every change of one field at any depth: path, type and name, and the result."""
     if isinstance(value, Value):
         yield path, type(value), "extra", replace(value, extra={"new": 1})
         for field in fields_of(type(value)):
@@ -227,7 +229,7 @@ CHANGES = [change for change in changes(EVERYTHING) if change[3] is not EVERYTHI
 
 
 @pytest.mark.row("M-012")
-def test_the_changes_below_touch_every_field_of_every_type() -> None:
+def test_changes_cover_every_field_of_every_type() -> None:
     touched = {(kind, name) for _, kind, name, _ in CHANGES}
     for kind in VALUE_TYPES:
         names = {field.name for field in fields_of(kind)} | {"extra"}
@@ -235,7 +237,7 @@ def test_the_changes_below_touch_every_field_of_every_type() -> None:
 
 
 @pytest.mark.row("M-012", "M-134", "M-197")
-def test_every_change_of_meaning_changes_the_digest_and_nothing_else_does() -> None:
+def test_digest_changes_exactly_with_meaning() -> None:
     digest = EVERYTHING.digest()
     for path, _, name, other in CHANGES:
         silent = any(path.startswith(each) for each in WITHOUT_MEANING) and path != "$.metadata"
@@ -246,7 +248,7 @@ def test_every_change_of_meaning_changes_the_digest_and_nothing_else_does() -> N
 
 @given(messages(), messages())
 @pytest.mark.row("M-197", "M-012")
-def test_provider_raw_and_hints_carry_no_meaning(message: Message, other: Message) -> None:
+def test_provider_raw_and_hints_do_not_change_digest(message: Message, other: Message) -> None:
     dressed = replace(
         message,
         metadata=replace(
@@ -273,7 +275,7 @@ def test_the_order_of_blocks_is_significant(message: Message) -> None:
 
 
 @pytest.mark.row("M-012")
-def test_a_digest_does_not_depend_on_how_a_sealed_part_was_formatted() -> None:
+def test_digest_ignores_formatting_of_sealed_part() -> None:
     tidy, loose = opaque(b'{"a":1,"b":2}'), opaque(b'{ "b": 2, "a": 1 }')
     assert user(tidy).digest() == user(loose).digest()
     assert tidy == loose
@@ -304,7 +306,7 @@ def test_tool_ids_count_as_ordinals_in_the_content_digest() -> None:
 
 
 @pytest.mark.row("M-012")
-def test_the_content_digest_sees_every_change_of_a_block() -> None:
+def test_content_digest_changes_with_every_block_change() -> None:
     digest = EVERYTHING.content_digest()
     ids = {"$.content[1].id", "$.content[2].tool_use_id"}
     for path, _, name, other in CHANGES:
@@ -315,7 +317,7 @@ def test_the_content_digest_sees_every_change_of_a_block() -> None:
 
 
 @pytest.mark.row("M-012", "M-280")
-def test_blocks_that_nobody_knows_have_digests() -> None:
+def test_unknown_blocks_have_digests() -> None:
     strange = user(UnknownBlock(b'{"type":"x", "b":1, "a":2}'), text("a", extra={"new": 1}))
     assert strange.content_digest() == decode(encode(strange)).content_digest()
     tidy = user(UnknownBlock(b'{"a":2,"b":1,"type":"x"}'), text("a", extra={"new": 1}))
@@ -331,7 +333,7 @@ def test_values_of_different_types_are_never_equal() -> None:
     assert {user("a"): 1}[user("a")] == 1
 
 
-def test_the_spelling_of_an_opaque_part_inside_a_result_means_nothing() -> None:
+def test_digest_ignores_formatting_of_opaque_part_in_result() -> None:
     one, two, other = (
         tool(OpaqueBlock("acme", Raw(raw), "card"))
         for raw in (b'{"a":1,"b":[2]}', b'{ "b": [2],\n "a": 1 }', b'{"a":1,"b":[3]}')
@@ -343,5 +345,5 @@ def test_the_spelling_of_an_opaque_part_inside_a_result_means_nothing() -> None:
     assert one != other
     assert one.digest() != other.digest()
     assert one.content_digest() != other.content_digest()
-    # The bytes are kept as they came.
+    # The bytes are stored as received.
     assert encode(one) != encode(two)

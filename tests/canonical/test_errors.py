@@ -1,4 +1,4 @@
-"""Errors tell their facts in fields."""
+"""Errors have their facts as fields."""
 
 import pytest
 
@@ -59,7 +59,7 @@ from metis.canonical.errors import ContextOverflowError
         ("the input length exceeds the context length", None, None),
     ],
 )
-def test_an_overflow_tells_how_much_was_given_and_how_much_is_taken(
+def test_overflow_error_has_given_and_maximum_tokens(
     text: str, limit: int | None, given: int | None
 ) -> None:
     error = ContextOverflowError(text)

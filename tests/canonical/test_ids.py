@@ -1,3 +1,5 @@
+"""ULIDs and tool ids: format, ordering, threads and limits."""
+
 import itertools
 import re
 import threading
@@ -24,7 +26,7 @@ clock_steps = st.lists(st.integers(0, 5), min_size=2, max_size=60)
 
 
 def spelled(moment_ms: int, chance: int) -> str:
-    """A ULID as its specification builds it: 10 letters of time, then 16 of chance."""
+    """Return a ULID as its specification defines it: 10 letters of time, 16 of randomness."""
 
     def letters(value: int, count: int) -> str:
         digits: list[str] = []
@@ -38,7 +40,7 @@ def spelled(moment_ms: int, chance: int) -> str:
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**80 - 1))
 @pytest.mark.row("M-026", "M-164")
-def test_an_id_is_spelled_as_the_specification_says(moment_ms: int, chance: int) -> None:
+def test_id_has_format_of_ulid_specification(moment_ms: int, chance: int) -> None:
     minted = UlidSource(now_ms=lambda: moment_ms, random_bits=lambda: chance).mint()
     assert minted == spelled(moment_ms, chance)
     assert ulid_to_int(minted) >> 80 == moment_ms
@@ -47,7 +49,7 @@ def test_an_id_is_spelled_as_the_specification_says(moment_ms: int, chance: int)
 
 @given(numbers)
 @pytest.mark.row("M-164")
-def test_numbers_and_ids_are_the_same_thing(number: int) -> None:
+def test_numbers_and_ids_convert_both_ways(number: int) -> None:
     assert ulid_to_int(int_to_ulid(number)) == number
     assert int_to_ulid(number) == spelled(number >> 80, number % 2**80)
 
@@ -60,7 +62,7 @@ def test_ids_sort_like_their_numbers(one: int, two: int) -> None:
 
 @given(clock_steps, st.lists(st.sampled_from([0, 1, 2**80 - 1]), min_size=60, max_size=60))
 @pytest.mark.row("M-026", "M-165")
-def test_ids_increase_whatever_the_clock_and_chance_do(clock: list[int], chance: list[int]) -> None:
+def test_ids_increase_for_any_clock_and_randomness(clock: list[int], chance: list[int]) -> None:
     ticks, dice = iter(clock), iter(chance)
     source = UlidSource(now_ms=lambda: next(ticks) + 10**12, random_bits=lambda: next(dice))
     minted = [source.mint() for _ in clock]
@@ -69,7 +71,7 @@ def test_ids_increase_whatever_the_clock_and_chance_do(clock: list[int], chance:
 
 
 @pytest.mark.row("M-026")
-def test_ids_of_one_millisecond_are_counted_up() -> None:
+def test_ids_within_one_millisecond_are_incremented() -> None:
     source = UlidSource(now_ms=lambda: 5, random_bits=lambda: 7)
     assert [source.mint() for _ in range(3)] == [spelled(5, 7), spelled(5, 8), spelled(5, 9)]
 
@@ -84,7 +86,7 @@ def test_ids_increase_over_a_restart(last: int, clock: list[int]) -> None:
 
 
 @pytest.mark.row("M-165")
-def test_a_source_can_be_told_to_follow_an_id() -> None:
+def test_id_source_can_continue_after_given_id() -> None:
     source = UlidSource(now_ms=lambda: 5, random_bits=lambda: 7)
     source.follow(spelled(9, 1))
     assert source.mint() == spelled(9, 2)
@@ -93,7 +95,7 @@ def test_a_source_can_be_told_to_follow_an_id() -> None:
 
 
 @pytest.mark.row("M-026", "M-165")
-def test_eight_threads_never_share_an_id_and_each_sees_them_increase() -> None:
+def test_threads_get_unique_increasing_ids() -> None:
     source = UlidSource()
     start = threading.Barrier(8)
     seen: list[list[str]] = [[] for _ in range(8)]
@@ -112,7 +114,7 @@ def test_eight_threads_never_share_an_id_and_each_sees_them_increase() -> None:
 
 
 @pytest.mark.row("M-026", "M-040", "M-164", "M-167")
-def test_fresh_ids_look_as_they_should_and_increase() -> None:
+def test_new_ids_are_valid_and_increase() -> None:
     ulids = [new_ulid() for _ in range(300)]
     tools = [new_tool_use_id() for _ in range(300)]
     sessions = [new_session_id() for _ in range(300)]
@@ -138,7 +140,7 @@ def test_fresh_ids_look_as_they_should_and_increase() -> None:
     ],
 )
 @pytest.mark.row("M-026", "M-164")
-def test_what_is_no_id_is_refused(text: str) -> None:
+def test_invalid_id_is_refused(text: str) -> None:
     assert not is_ulid(text)
     with pytest.raises(ValueError, match="not a ULID"):
         ulid_to_int(text)
@@ -150,7 +152,7 @@ def test_what_is_no_id_is_refused(text: str) -> None:
     "text", ["tu_", "tu_" + "0" * 25, "toolu_" + "0" * 26, "tu_" + "0" * 26 + "\n"]
 )
 @pytest.mark.row("M-040", "M-167")
-def test_what_is_no_tool_id_is_refused(text: str) -> None:
+def test_invalid_tool_id_is_refused(text: str) -> None:
     assert not is_tool_use_id(text)
 
 
@@ -162,7 +164,7 @@ def test_a_number_that_does_not_fit_is_refused(number: int) -> None:
 
 
 @pytest.mark.row("M-165")
-def test_after_the_last_id_there_is_none() -> None:
+def test_no_id_after_the_last_one() -> None:
     source = UlidSource(now_ms=lambda: 5, after="7" + "Z" * 25)
     for _ in range(2):
         with pytest.raises(ValueError, match="does not fit"):
@@ -170,7 +172,7 @@ def test_after_the_last_id_there_is_none() -> None:
 
 
 @pytest.mark.row("M-165")
-def test_an_id_behind_another_one_does_not_take_its_next() -> None:
+def test_older_id_does_not_move_the_source_back() -> None:
     for other in (new_ulid(), int_to_ulid(1 << 126)):
         following = new_ulid_after(other)
         assert is_ulid(following)

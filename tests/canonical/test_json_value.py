@@ -1,3 +1,5 @@
+"""JSON paths, nesting depth and line numbers of values in bytes."""
+
 import json
 from collections.abc import Iterator
 from typing import Any, cast
@@ -21,7 +23,7 @@ def paths(value: Any, path: str = "$") -> Iterator[tuple[str, int]]:
 
 
 def containers(value: Any) -> Iterator[tuple[str, int]]:
-    """Objects and arrays, with the number of those around them."""
+    """Yield objects and arrays with the number of enclosing ones."""
     if isinstance(value, dict):
         items = list(cast("dict[str | int, Any]", value).items())
     elif isinstance(value, list):
@@ -45,7 +47,7 @@ def containers(value: Any) -> Iterator[tuple[str, int]]:
     ],
 )
 @pytest.mark.row("M-010")
-def test_a_path_reads_like_this(steps: list[str | int], path: str) -> None:
+def test_path_format(steps: list[str | int], path: str) -> None:
     found = "$"
     for step in steps:
         found = join_path(found, step)
@@ -54,14 +56,14 @@ def test_a_path_reads_like_this(steps: list[str | int], path: str) -> None:
 
 @given(json_texts())
 @pytest.mark.row("M-010")
-def test_every_value_is_found_at_one_of_its_bytes(data: bytes) -> None:
+def test_path_of_every_value_is_found_from_its_bytes(data: bytes) -> None:
     expected = {path for path, _ in paths(json.loads(data))}
     assert {path_at(data, offset) for offset in range(len(data))} == expected
 
 
 @given(json_texts(), st.integers(0, 4))
 @pytest.mark.row("M-010")
-def test_the_first_thing_that_is_too_deep_is_found(data: bytes, depth: int) -> None:
+def test_first_value_beyond_depth_limit_is_found(data: bytes, depth: int) -> None:
     tree = json.loads(data)
     too_deep = [path for path, level in containers(tree) if level >= depth]
     found = path_deeper_than(data, depth)
@@ -74,7 +76,7 @@ def test_the_first_thing_that_is_too_deep_is_found(data: bytes, depth: int) -> N
 
 @given(st.binary(max_size=60), st.integers(0, 70), st.integers(0, 5))
 @pytest.mark.row("M-010")
-def test_any_bytes_have_places(data: bytes, offset: int, depth: int) -> None:
+def test_any_bytes_have_paths(data: bytes, offset: int, depth: int) -> None:
     assert path_at(data, offset).startswith("$")
     assert (path_deeper_than(data, depth) or "$").startswith("$")
     assert 1 <= line_of(data, "$.a") <= data.count(b"\n") + 1

@@ -1,3 +1,5 @@
+"""Messages: roles, times, versions, immutability and hashing."""
+
 import copy
 import pickle
 import sys
@@ -30,7 +32,7 @@ anywhere = st.datetimes(datetime(1000, 1, 1), datetime(9000, 1, 1), timezones=zo
 
 
 @pytest.mark.row("M-028", "M-033", "M-034", "M-035", "M-036")
-def test_the_roles_are_these_strings() -> None:
+def test_role_strings() -> None:
     assert {role.name: role.value for role in Role} == {
         "USER": "user",
         "ASSISTANT": "assistant",
@@ -60,7 +62,7 @@ def test_messages_of_every_role_have_one_shape() -> None:
 
 
 @pytest.mark.row("M-017")
-def test_content_is_a_tuple_even_when_built_from_a_list() -> None:
+def test_content_is_a_tuple_when_built_from_list() -> None:
     given: Any = [text("a"), text("b")]
     made = Message(id="a", session_id="s", role=Role.USER, content=given, created_at=NOW)
     given.append(text("c"))
@@ -69,7 +71,7 @@ def test_content_is_a_tuple_even_when_built_from_a_list() -> None:
 
 
 @pytest.mark.row("M-030")
-def test_metadata_is_always_there() -> None:
+def test_metadata_is_never_none() -> None:
     made = Message(id="a", session_id="s", role=Role.USER, content=(), created_at=NOW)
     assert made.metadata == MessageMetadata()
 
@@ -110,7 +112,7 @@ def test_a_time_of_another_zone_is_read_as_utc(moment: datetime) -> None:
 
 @pytest.mark.parametrize("year", [1, 9999])
 @pytest.mark.row("M-031")
-def test_a_time_that_utc_cannot_hold_is_refused(year: int) -> None:
+def test_time_outside_of_utc_range_is_refused(year: int) -> None:
     month, day, hour, shift = (1, 1, 0, 5) if year == 1 else (12, 31, 23, -5)
     zone = timezone(timedelta(hours=shift))
     with pytest.raises(MetisError):
@@ -150,7 +152,7 @@ def test_a_time_without_a_zone_is_never_written() -> None:
 
 @given(messages())
 @pytest.mark.row("M-012")
-def test_messages_travel_through_pickle_and_copy(message: Message) -> None:
+def test_messages_can_be_pickled_and_copied(message: Message) -> None:
     for again in (
         pickle.loads(pickle.dumps(message)),  # noqa: S301 - our own bytes
         copy.deepcopy(message),
@@ -161,7 +163,7 @@ def test_messages_travel_through_pickle_and_copy(message: Message) -> None:
 
 
 @pytest.mark.row("M-032")
-def test_a_version_that_we_do_not_write_is_refused() -> None:
+def test_unsupported_version_is_refused() -> None:
     with pytest.raises(EncodeError) as caught:
         encode(user("a", schema_version=2))
     assert caught.value.path == "$.schema_version"

@@ -1,3 +1,5 @@
+"""Message metadata: enums, usage, money, routing and free fields."""
+
 from decimal import Decimal
 from typing import Any
 
@@ -42,7 +44,7 @@ STOP_REASONS = (
         (StopReason, STOP_REASONS),
     ],
 )
-def test_enums_are_these_strings(kind: type[OpenEnum], values: str) -> None:
+def test_enum_strings(kind: type[OpenEnum], values: str) -> None:
     assert [(member.name, member.value) for member in kind] == [
         (value.upper(), value) for value in values.split()
     ]
@@ -51,7 +53,7 @@ def test_enums_are_these_strings(kind: type[OpenEnum], values: str) -> None:
 
 
 @pytest.mark.row("M-092", "M-093", "M-094", "M-095", "M-096", "M-097", "M-098")
-def test_the_seven_slots_become_these_modes() -> None:
+def test_routing_modes_of_the_seven_slots() -> None:
     assert {policy.name: policy.mode.name for policy in ChainPolicy} == {
         "PER_MESSAGE_OVERRIDE": "OVERRIDE",
         "MANUAL_STICKY": "MANUAL",
@@ -66,7 +68,7 @@ def test_the_seven_slots_become_these_modes() -> None:
 
 
 @pytest.mark.row("M-028")
-def test_an_unknown_enum_value_is_a_value_like_any_other() -> None:
+def test_unknown_enum_value_is_accepted() -> None:
     strange = StopReason("bored")
     assert strange == "bored" == StopReason("bored")
     assert hash(strange) == hash(StopReason("bored"))
@@ -89,7 +91,7 @@ def test_a_routing_record_has_only_the_six_fields() -> None:
 
 
 @pytest.mark.row("M-066", "M-067", "M-069", "M-070", "M-071", "M-072")
-def test_metadata_has_the_fields_of_the_source_text_and_none_is_required() -> None:
+def test_metadata_has_base_spec_fields_and_all_are_optional() -> None:
     fields = {field.name: field for field in fields_of(MessageMetadata)}
     null = [
         "model",
@@ -109,7 +111,7 @@ def test_metadata_has_the_fields_of_the_source_text_and_none_is_required() -> No
 
 
 @pytest.mark.row("M-099", "M-100", "M-101", "M-102", "M-103", "M-105")
-def test_usage_has_the_fields_of_the_source_text() -> None:
+def test_usage_has_base_spec_fields() -> None:
     fields = {field.name: field for field in fields_of(Usage)}
     required = {name for name, field in fields.items() if field.required}
     assert required == {
@@ -126,7 +128,7 @@ def test_usage_has_the_fields_of_the_source_text() -> None:
 
 @given(money)
 @pytest.mark.row("M-103")
-def test_money_survives_exactly(amount: Decimal) -> None:
+def test_money_round_trips_exactly(amount: Decimal) -> None:
     again = decode(encode(assistant("a", metadata=provenance(usage=usage(cost_usd=amount)))))
     assert again.metadata.usage is not None
     assert again.metadata.usage.cost_usd.as_tuple() == amount.as_tuple()
@@ -155,7 +157,7 @@ def test_money_may_be_given_as_text_or_whole_dollars(amount: Any) -> None:
 
 @given(json_objects())
 @pytest.mark.row("M-072")
-def test_any_json_object_survives_in_the_free_fields(value: dict[str, Any]) -> None:
+def test_any_json_object_round_trips_in_free_fields(value: dict[str, Any]) -> None:
     metadata = MessageMetadata(provider_raw=value, external=value, options=value)
     again = decode(encode(user("a", metadata=metadata))).metadata
     assert again == metadata
@@ -165,7 +167,7 @@ def test_any_json_object_survives_in_the_free_fields(value: dict[str, Any]) -> N
 @pytest.mark.parametrize("name", ["external", "options", "provider_raw"])
 @pytest.mark.parametrize("value", [float("nan"), b"bytes", {1: 2}, {"a": {1}}])
 @pytest.mark.row("M-072")
-def test_a_free_field_refuses_what_json_has_no_place_for(name: str, value: object) -> None:
+def test_free_field_refuses_non_json_values(name: str, value: object) -> None:
     with pytest.raises(MetisError) as caught:
         encode(user("a", metadata=provenance(**{name: {"k": value}})))
     assert isinstance(caught.value, InvalidValueError | EncodeError)
@@ -174,7 +176,7 @@ def test_a_free_field_refuses_what_json_has_no_place_for(name: str, value: objec
 
 @pytest.mark.parametrize("name", ["ui", "value", "side_effects"])
 @pytest.mark.row("M-072")
-def test_an_outcome_refuses_it_too(name: str) -> None:
+def test_outcome_refuses_non_json_values(name: str) -> None:
     given: dict[str, Any] = {name: (float("nan"),)}
     with pytest.raises(InvalidValueError) as caught:
         Outcome(status=OutcomeStatus.SUCCESS, **given)
@@ -182,7 +184,7 @@ def test_an_outcome_refuses_it_too(name: str) -> None:
 
 
 @pytest.mark.row("M-010")
-def test_absent_and_null_outcome_values_are_two_things() -> None:
+def test_absent_and_null_outcome_values_differ() -> None:
     absent = Outcome(status=OutcomeStatus.SUCCESS)
     null = Outcome(status=OutcomeStatus.SUCCESS, value=None, ui=None)
     assert absent != null
@@ -218,7 +220,7 @@ def test_counts_are_whole_numbers_of_64_bits(count: int) -> None:
 
 
 @pytest.mark.row("M-197")
-def test_meaning_leaves_out_raw_and_hints_only() -> None:
+def test_meaning_omits_only_raw_and_hints() -> None:
     bare = FULL_METADATA.comparable()
     assert bare == FULL_METADATA
     assert (bare.provider_raw, bare.hints) == (None, ())

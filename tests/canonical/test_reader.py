@@ -1,3 +1,5 @@
+"""Decoding arbitrary bytes: a valid message, or a typed error that names the path."""
+
 import contextlib
 import json
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ MEGABYTES = 10 * 1024 * 1024
 
 
 def judge(data: bytes | str) -> Message | None:
-    """A message that means what its own bytes say, or a typed error that names a place."""
+    """Check that bytes give an equal message, or a typed error that names a path."""
     try:
         message = decode(data)
     except DecodeError as error:
@@ -60,7 +62,7 @@ def test_any_json_gives_a_message_or_a_typed_error(data: bytes) -> None:
 
 @given(messages(), st.data())
 @pytest.mark.row("M-010")
-def test_every_cut_of_a_message_is_refused(message: Message, data: st.DataObject) -> None:
+def test_every_truncated_message_is_refused(message: Message, data: st.DataObject) -> None:
     whole = encode(message)
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(DecodeError):
@@ -83,7 +85,7 @@ TOKENS = [
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """Valid bytes after a few accidents."""
+    """Draw valid bytes with a few random changes."""
     data = draw(st.sampled_from(SEEDS))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(data)))
@@ -106,7 +108,7 @@ def test_damaged_bytes_give_a_message_or_a_typed_error(data: bytes) -> None:
 
 
 def _spots(value: Any, path: str = "$") -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Every value in a JSON tree with its path and the steps that lead to it."""
+    """Yield every value in a JSON tree with its path and the steps to it."""
     yield path, ()
     if isinstance(value, dict):
         entries = cast("dict[str, Any]", value)
@@ -118,7 +120,7 @@ def _spots(value: Any, path: str = "$") -> Iterator[tuple[str, tuple[Any, ...]]]
 
 
 SPOTS = dict(_spots(json.loads(FULL)))
-STRANGERS: list[Any] = [None, True, 7, -1.5, "x", [], {}, [1], {"a": 1}, "\x00", 2**70]
+REPLACEMENTS: list[Any] = [None, True, 7, -1.5, "x", [], {}, [1], {"a": 1}, "\x00", 2**70]
 
 
 def _with(steps: tuple[Any, ...], stranger: Any) -> bytes:
@@ -131,7 +133,7 @@ def _with(steps: tuple[Any, ...], stranger: Any) -> bytes:
 
 
 def _fields(value: object, path: str = "$") -> Iterator[tuple[str, bool]]:
-    """The path of every field of ours that has a value, and whether it is required."""
+    """Yield the path of every canonical field with a value, and whether it is required."""
     if isinstance(value, Value):
         for field in fields_of(type(value)):
             here = join_path(path, field.encode_name)
@@ -147,7 +149,7 @@ REQUIRED = [path for path, required in _fields(EVERYTHING) if required]
 
 @pytest.mark.parametrize("path", REQUIRED)
 @pytest.mark.row("M-010")
-def test_a_missing_field_is_named(path: str) -> None:
+def test_missing_field_error_names_the_field(path: str) -> None:
     steps = SPOTS[path]
     tree: Any = json.loads(FULL)
     spot = tree
@@ -164,9 +166,9 @@ TYPED = {path for path, _ in _fields(EVERYTHING)}
 
 @pytest.mark.parametrize("path", SPOTS)
 @pytest.mark.row("M-010")
-def test_any_value_at_any_path_is_read_or_refused_there(path: str) -> None:
+def test_any_value_at_any_path_is_decoded_or_refused_there(path: str) -> None:
     refused = 0
-    for stranger in STRANGERS:
+    for stranger in REPLACEMENTS:
         try:
             message = decode(_with(SPOTS[path], stranger))
         except DecodeError as error:
@@ -181,7 +183,7 @@ def test_any_value_at_any_path_is_read_or_refused_there(path: str) -> None:
 
 @pytest.mark.parametrize("path", SPOTS)
 @pytest.mark.row("M-010")
-def test_a_doubled_key_is_named_wherever_it_stands(path: str) -> None:
+def test_duplicate_key_error_names_the_path(path: str) -> None:
     tree: Any = json.loads(FULL)
     spot = tree
     for step in SPOTS[path]:
@@ -277,9 +279,7 @@ FREE_PLACES = {
     ids=lambda value: repr(value)[:24],
 )
 @pytest.mark.row("M-010")
-def test_what_json_does_not_allow_is_refused_where_it_stands(
-    path: str, raw: bytes, inner: str
-) -> None:
+def test_invalid_json_error_names_the_path(path: str, raw: bytes, inner: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode(FREE_PLACES[path](raw))
     assert caught.value.path.startswith(path + inner)
@@ -290,7 +290,7 @@ def test_what_json_does_not_allow_is_refused_where_it_stands(
     "number", [b"1e400", b"-1e400", b"5" * 5000], ids=["1e400", "-1e400", "5x5000"]
 )
 @pytest.mark.row("M-010")
-def test_a_number_out_of_range_is_kept_or_refused_where_it_stands(path: str, number: bytes) -> None:
+def test_number_out_of_range_is_preserved_or_refused_with_path(path: str, number: bytes) -> None:
     data = FREE_PLACES[path](b'{"n":[%s]}' % number)
     outcomes: list[str] = []
     for each in (data, b" " + data):
@@ -348,7 +348,7 @@ def test_a_number_out_of_range_is_kept_or_refused_where_it_stands(path: str, num
     ],
 )
 @pytest.mark.row("M-010", "M-031", "M-048", "M-103")
-def test_a_known_fault_is_refused_at_its_place(data: bytes | str, path: str) -> None:
+def test_common_mistake_error_names_the_path(data: bytes | str, path: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode(data)
     assert caught.value.path == path
@@ -373,7 +373,7 @@ def test_a_known_fault_is_refused_at_its_place(data: bytes | str, path: str) -> 
     ],
 )
 @pytest.mark.row("M-031")
-def test_a_time_that_is_no_utc_microsecond_is_refused(raw: bytes) -> None:
+def test_time_not_in_utc_microseconds_is_refused(raw: bytes) -> None:
     with pytest.raises(DecodeError) as caught:
         decode(in_created_at(raw))
     assert caught.value.path == "$.created_at"
@@ -408,7 +408,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.row("M-010")
-def test_a_nesting_bomb_is_defused(name: str) -> None:
+def test_nesting_bomb_is_refused(name: str) -> None:
     with pytest.raises(LimitError) as caught:
         decode(BOMBS[name])
     assert len(str(caught.value)) < 300
@@ -418,7 +418,7 @@ def test_a_nesting_bomb_is_defused(name: str) -> None:
 
 
 @pytest.mark.row("M-010")
-def test_a_wide_document_is_read() -> None:
+def test_wide_document_is_decoded() -> None:
     data = in_input(b"[" + b"1," * (MEGABYTES // 2) + b"1]")
     assert encode(decode(data)) == data
 

@@ -1,3 +1,5 @@
+"""Message rules of the profiles full and strict."""
+
 from typing import Any, Literal
 
 import pytest
@@ -66,8 +68,10 @@ PLAIN_BLOCKS: dict[str, ContentBlock] = EVERY_BLOCK | {
 }
 
 
-def found(broken: Message, profile: Profile = "full", **given: Any) -> set[tuple[str, str]]:
-    """Row and path of every problem."""
+def rows_and_paths(
+    broken: Message, profile: Profile = "full", **given: Any
+) -> set[tuple[str, str]]:
+    """Return row and path of every problem."""
     problems = validate(broken, profile, **given)
     assert all(problem.text and problem.path.startswith("$") for problem in problems)
     return {(problem.rule, problem.path) for problem in problems}
@@ -79,7 +83,7 @@ def with_status(old: Message, status: MessageStatus) -> Message:
 
 @given(conversations())
 @pytest.mark.row("M-124", "M-125", "M-128", "M-131", "M-133")
-def test_what_the_source_text_allows_passes_both_profiles(conversation: list[Message]) -> None:
+def test_base_spec_messages_pass_both_profiles(conversation: list[Message]) -> None:
     for each in conversation:
         assert [validate(each, profile) for profile in PROFILES] == [[], []]
         assert check(each, "strict") is each
@@ -87,14 +91,14 @@ def test_what_the_source_text_allows_passes_both_profiles(conversation: list[Mes
 
 @given(messages())
 @pytest.mark.row("M-123", "M-149")
-def test_any_message_can_be_judged(any_message: Message) -> None:
+def test_any_message_can_be_checked(any_message: Message) -> None:
     for profile in PROFILES:
         assert isinstance(validate(any_message, profile), list)
 
 
 @given(messages())
 @pytest.mark.row("M-135", "M-136")
-def test_a_partial_message_breaks_no_rule(any_message: Message) -> None:
+def test_partial_message_has_no_problem(any_message: Message) -> None:
     partial = with_status(any_message, MessageStatus.PARTIAL)
     assert [validate(partial, profile) for profile in PROFILES] == [[], []]
 
@@ -103,7 +107,7 @@ def test_a_partial_message_breaks_no_rule(any_message: Message) -> None:
 def test_rules_run_when_a_message_becomes_complete() -> None:
     broken = message(Role.ASSISTANT, metadata=MessageMetadata(status=MessageStatus.PARTIAL))
     assert validate(broken) == []
-    assert found(with_status(broken, MessageStatus.COMPLETE)) == {
+    assert rows_and_paths(with_status(broken, MessageStatus.COMPLETE)) == {
         ("M-123", "$.content"),
         ("M-146", "$.metadata.model"),
         ("M-146", "$.metadata.provider"),
@@ -115,30 +119,30 @@ def test_rules_run_when_a_message_becomes_complete() -> None:
 @pytest.mark.parametrize("status", [MessageStatus.CANCELLED, MessageStatus.ERROR])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.row("M-136", "M-149")
-def test_a_cancelled_or_failed_message_is_held_to_its_parent_only(
+def test_cancelled_or_failed_message_is_checked_for_parent_only(
     status: MessageStatus, profile: Profile
 ) -> None:
     assert validate(with_status(EVERYTHING, status), profile) == []
     assert validate(message(Role.ASSISTANT, metadata=MessageMetadata(status=status))) == []
     orphan = message(Role.TOOL, metadata=MessageMetadata(status=status))
-    assert found(orphan, profile) == {("M-149", "$.metadata.parent_tool_use_id")}
+    assert rows_and_paths(orphan, profile) == {("M-149", "$.metadata.parent_tool_use_id")}
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.row("M-029", "M-123", "M-124", "M-132")
 def test_only_system_messages_may_be_empty(profile: Profile) -> None:
     assert validate(system(), profile) == []
-    assert found(user(), profile) == {("M-123", "$.content")}
-    assert found(assistant(), profile) == {("M-123", "$.content")}
+    assert rows_and_paths(user(), profile) == {("M-123", "$.content")}
+    assert rows_and_paths(assistant(), profile) == {("M-123", "$.content")}
     parent = MessageMetadata(parent_tool_use_id=tool_id())
-    assert found(message(Role.TOOL, metadata=parent), profile) == {
+    assert rows_and_paths(message(Role.TOOL, metadata=parent), profile) == {
         ("M-123", "$.content"),
         ("M-132", "$.content"),
     }
-    assert found(developer()) == {("M-123", "$.content")}
+    assert rows_and_paths(developer()) == {("M-123", "$.content")}
 
 
-MAY_HOLD = {
+BLOCKS_OF_ROLE = {
     Role.USER: {"text", "image"},
     Role.ASSISTANT: {"text", "tool_use", "thinking", "redacted_thinking"},
     Role.SYSTEM: {"text"},
@@ -169,15 +173,15 @@ def holding(role: Role, block: ContentBlock) -> Message:
     return MAKE[role](block)
 
 
-@pytest.mark.parametrize("role", MAY_HOLD)
+@pytest.mark.parametrize("role", BLOCKS_OF_ROLE)
 @pytest.mark.parametrize("tag", sorted(EVERY_BLOCK))
 @pytest.mark.row("M-125", "M-126", "M-127", "M-128", "M-129", "M-130", "M-131", "M-133")
-def test_each_role_holds_its_blocks_and_no_others(role: Role, tag: str) -> None:
+def test_each_role_allows_only_its_blocks(role: Role, tag: str) -> None:
     block = PLAIN_BLOCKS[tag]
     expected = ROWS.get((role, tag), ROW_OF_ROLE[role])
     misplaced = (expected, "$.content[0]")
-    strict = found(holding(role, block), "strict")
-    assert (misplaced in strict) is (tag not in MAY_HOLD[role])
+    strict = rows_and_paths(holding(role, block), "strict")
+    assert (misplaced in strict) is (tag not in BLOCKS_OF_ROLE[role])
     media = {"image", "document", "audio", "video", "opaque"}
     additions = {
         Role.USER: media,
@@ -185,31 +189,31 @@ def test_each_role_holds_its_blocks_and_no_others(role: Role, tag: str) -> None:
         Role.SYSTEM: {"opaque"},
     }
     added = additions.get(role, set[str]())
-    full = found(holding(role, block))
-    assert (misplaced in full) is (tag not in MAY_HOLD[role] | added)
+    full = rows_and_paths(holding(role, block))
+    assert (misplaced in full) is (tag not in BLOCKS_OF_ROLE[role] | added)
 
 
 @pytest.mark.row("M-130")
-def test_a_picture_that_the_model_made_is_an_artifact() -> None:
-    assert found(assistant(image())) == {("M-130", "$.content[0]")}
+def test_generated_image_is_an_artifact() -> None:
+    assert rows_and_paths(assistant(image())) == {("M-130", "$.content[0]")}
     assert validate(assistant(EVERY_BLOCK["artifact"])) == []
 
 
 @pytest.mark.row("M-045")
 @pytest.mark.parametrize("tag", sorted(EVERY_BLOCK))
-def test_a_result_holds_what_can_be_shown(tag: str) -> None:
+def test_result_allows_only_displayable_blocks(tag: str) -> None:
     inside = ("M-045", "$.content[0].content[1]")
     allowed = {"text", "image", "document", "audio", "video", "artifact", "opaque"}
-    assert (inside in found(tool("a", EVERY_BLOCK[tag]))) is (tag not in allowed)
+    assert (inside in rows_and_paths(tool("a", EVERY_BLOCK[tag]))) is (tag not in allowed)
     assert ALLOWED_IN_TOOL_RESULT["full"] == allowed
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.row("M-132")
-def test_a_tool_message_holds_exactly_one_result(profile: Profile) -> None:
+def test_tool_message_has_exactly_one_result(profile: Profile) -> None:
     parent = MessageMetadata(parent_tool_use_id=tool_id())
     two = message(Role.TOOL, result("a"), result("b"), metadata=parent)
-    assert found(two, profile) == {("M-132", "$.content")}
+    assert rows_and_paths(two, profile) == {("M-132", "$.content")}
     assert validate(tool("a"), profile) == []
 
 
@@ -219,19 +223,19 @@ def test_a_tool_message_holds_exactly_one_result(profile: Profile) -> None:
     [("model", "M-146"), ("provider", "M-146"), ("routing", "M-147"), ("usage", "M-148")],
 )
 @pytest.mark.row("M-146", "M-147", "M-148", "M-069")
-def test_a_complete_assistant_message_says_where_it_came_from(
+def test_complete_assistant_message_requires_provenance(
     profile: Profile, name: str, row: str
 ) -> None:
     bare = assistant("a", metadata=provenance(**{name: None}))
-    assert found(bare, profile) == {(row, f"$.metadata.{name}")}
+    assert rows_and_paths(bare, profile) == {(row, f"$.metadata.{name}")}
     assert validate(user("a"), profile) == []
 
 
 @pytest.mark.row("M-146")
-def test_an_imported_message_need_not_have_provenance_of_ours() -> None:
+def test_imported_message_needs_no_provenance() -> None:
     imported = message(Role.ASSISTANT, "a", metadata=MessageMetadata(origin="import:x"))
     assert validate(imported) == []
-    assert {row for row, _ in found(imported, "strict")} == {"M-146", "M-147", "M-148"}
+    assert {row for row, _ in rows_and_paths(imported, "strict")} == {"M-146", "M-147", "M-148"}
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -239,17 +243,19 @@ def test_an_imported_message_need_not_have_provenance_of_ours() -> None:
     "wrong", ["toolu_01ABC", "call_xyz789", "", "tu_", "tu_il", "TU_01", "tu_01\n"]
 )
 @pytest.mark.row("M-137", "M-040")
-def test_the_id_of_a_provider_is_refused(profile: Profile, wrong: str) -> None:
+def test_provider_tool_id_is_refused(profile: Profile, wrong: str) -> None:
     if wrong:
-        assert found(assistant(call("f", wrong)), profile) == {("M-137", "$.content[0].id")}
-    assert found(tool("a", answers=wrong or "x"), profile) == {
+        assert rows_and_paths(assistant(call("f", wrong)), profile) == {
+            ("M-137", "$.content[0].id")
+        }
+    assert rows_and_paths(tool("a", answers=wrong or "x"), profile) == {
         ("M-137", "$.content[0].tool_use_id")
     }
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.row("M-137")
-def test_the_ids_of_the_source_text_are_fine(profile: Profile) -> None:
+def test_base_spec_ids_are_accepted(profile: Profile) -> None:
     assert validate(assistant(call("f", "tu_01HZ100")), profile) == []
     assert validate(assistant(call("f")), profile) == []
 
@@ -362,9 +368,9 @@ BROKEN: dict[str, tuple[Message, set[tuple[str, str]]]] = {
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.row("M-042", "M-047", "M-066", "M-067", "M-070", "M-081", "M-082", "M-083", "M-084")
 @pytest.mark.row("M-099", "M-100", "M-101", "M-102", "M-103", "M-105", "M-176")
-def test_a_broken_promise_is_found_at_its_place(name: str) -> None:
+def test_broken_rule_is_reported_with_path(name: str) -> None:
     broken, expected = BROKEN[name]
-    assert found(broken) == expected
+    assert rows_and_paths(broken) == expected
     with pytest.raises(InvalidMessageError) as caught:
         check(broken)
     assert {(each.rule, each.path) for each in caught.value.problems} == expected
@@ -372,9 +378,9 @@ def test_a_broken_promise_is_found_at_its_place(name: str) -> None:
 
 
 @pytest.mark.row("M-123", "M-146")
-def test_every_problem_is_listed() -> None:
+def test_every_problem_is_reported() -> None:
     broken = message(Role.ASSISTANT, result("a", thinking()), image(), call("f", "call_1"), id="x")
-    assert found(broken) == {
+    assert rows_and_paths(broken) == {
         ("M-129", "$.content[0]"),
         ("M-045", "$.content[0].content[1]"),
         ("M-130", "$.content[1]"),
@@ -451,12 +457,12 @@ NOTES = {
     *("citations", "thinking id", "thinking format", "thinking issuer", *ADDED_TO_USAGE),
     *("stop_reason", "response_id", "outcome", "hints", "origin", "external"),
 }
-"""Additions without which a message reads the same; strict accepts them."""
+"""Additions that do not change the meaning of a message; strict accepts them."""
 
 
 @pytest.mark.parametrize("name", ADDITIONS)
 @pytest.mark.row("M-028", "M-037", "M-057")
-def test_strict_refuses_each_addition_but_notes_and_full_knows_it(name: str) -> None:
+def test_strict_refuses_additions_except_notes_and_full_accepts_them(name: str) -> None:
     added, path = ADDITIONS[name]
     assert (path in {problem.path for problem in validate(added, "strict")}) is (name not in NOTES)
     if name != "invalid":
@@ -484,15 +490,17 @@ def test_strict_refuses_an_unknown_value_in_a_note() -> None:
 
 @pytest.mark.row("M-123", "M-149")
 @given(messages())
-def test_strict_knows_no_rule_but_those_of_the_source_text(any_message: Message) -> None:
+def test_strict_has_only_base_spec_rules(any_message: Message) -> None:
     rows = {problem.rule for problem in validate(any_message, "strict")}
     additions = {"M-028", "M-033", "M-037"}
     assert rows <= ROWS_OF_THE_SOURCE_TEXT | additions | {"M-010", "M-045"}
 
 
 @pytest.mark.row("M-128")
-def test_the_strict_table_is_that_of_the_source_text() -> None:
-    assert ALLOWED_BLOCKS["strict"] == {role: frozenset(tags) for role, tags in MAY_HOLD.items()}
+def test_strict_table_equals_base_spec() -> None:
+    assert ALLOWED_BLOCKS["strict"] == {
+        role: frozenset(tags) for role, tags in BLOCKS_OF_ROLE.items()
+    }
 
 
 TOOLS = ToolSet(
@@ -518,7 +526,7 @@ def test_input_is_checked_against_the_schema_of_its_tool(profile: Profile) -> No
     assert validate(good, profile, tools=TOOLS) == []
     bad = assistant("a", call("read_file", path=1, n="x"), call("write_file"))
     assert validate(bad, profile) == []
-    assert found(bad, profile, tools=TOOLS) == {
+    assert rows_and_paths(bad, profile, tools=TOOLS) == {
         ("M-142", "$.content[1].input.path"),
         ("M-142", "$.content[1].input.n"),
         ("M-142", "$.content[2].name"),
@@ -536,7 +544,7 @@ def test_input_is_not_checked_before_a_message_is_complete() -> None:
 
 
 @pytest.mark.row("M-142", "M-042")
-def test_input_that_was_no_object_is_not_checked_again() -> None:
+def test_non_object_input_is_not_checked_against_schema() -> None:
     invalid = InvalidInput(raw="[", error="cut off")
     block = ToolUseBlock(id=tool_id(), name="read_file", input={}, invalid=invalid)
     assert validate(assistant(block), tools=TOOLS) == []
@@ -557,19 +565,19 @@ def test_input_that_was_no_object_is_not_checked_again() -> None:
     ],
 )
 @pytest.mark.row("M-010")
-def test_a_message_that_is_not_what_its_types_say_is_refused(
+def test_message_with_wrong_field_types_is_refused(
     profile: Profile, broken: Message, path: str
 ) -> None:
-    assert ("M-010", path) in found(broken, profile)
+    assert ("M-010", path) in rows_and_paths(broken, profile)
 
 
 @pytest.mark.row("M-275")
-def test_a_version_that_cannot_be_written_is_a_problem() -> None:
-    assert "$.schema_version" in {path for _, path in found(user("a", schema_version=2))}
+def test_unsupported_version_is_a_problem() -> None:
+    assert "$.schema_version" in {path for _, path in rows_and_paths(user("a", schema_version=2))}
 
 
 @pytest.mark.row("M-123")
-def test_check_raises_an_error_of_ours_with_every_problem() -> None:
+def test_check_raises_typed_error_with_every_problem() -> None:
     with pytest.raises(MetisError) as caught:
         check(user())
     assert isinstance(caught.value, InvalidMessageError)

@@ -1,3 +1,5 @@
+"""Rules over the messages of a session: pairs of calls and results, ids, order."""
+
 from typing import Any, Literal
 
 import pytest
@@ -26,29 +28,27 @@ PROFILES: list[Literal["strict", "full"]] = ["strict", "full"]
 ASK, CALL, ANSWER = user("go"), assistant(call("f", tool_id(1))), tool("a", answers=tool_id(1))
 
 
-def found(messages: list[Message], **given: Any) -> list[tuple[str, str]]:
+def rows_and_paths(messages: list[Message], **given: Any) -> list[tuple[str, str]]:
     return [(problem.rule, problem.path) for problem in validate_session(messages, **given)]
 
 
 @given(conversations())
 @pytest.mark.row("M-044", "M-138", "M-140", "M-165")
-def test_a_conversation_that_keeps_the_rules_passes(conversation: list[Message]) -> None:
+def test_valid_conversation_has_no_problem(conversation: list[Message]) -> None:
     for profile in PROFILES:
         assert validate_session(conversation, profile) == []
 
 
 @given(st.lists(messages(), max_size=4))
 @pytest.mark.row("M-138")
-def test_any_list_of_messages_can_be_judged(any_messages: list[Message]) -> None:
+def test_any_list_of_messages_can_be_checked(any_messages: list[Message]) -> None:
     problems = validate_session(any_messages)
     assert all(problem.path.startswith("$[") for problem in problems)
 
 
 @given(conversations(), st.data())
 @pytest.mark.row("M-044", "M-138")
-def test_a_result_whose_call_is_gone_is_found(
-    conversation: list[Message], data: st.DataObject
-) -> None:
+def test_result_without_call_is_reported(conversation: list[Message], data: st.DataObject) -> None:
     callers = [
         place
         for place, each in enumerate(conversation)
@@ -59,7 +59,7 @@ def test_a_result_whose_call_is_gone_is_found(
     gone = data.draw(st.sampled_from(callers))
     rest = conversation[:gone] + conversation[gone + 1 :]
     lost = {block.id for block in conversation[gone].content if isinstance(block, ToolUseBlock)}
-    assert found(rest) == [
+    assert rows_and_paths(rest) == [
         ("M-138", f"$[{place}].content[0].tool_use_id")
         for place, each in enumerate(rest)
         if each.metadata.parent_tool_use_id in lost
@@ -67,36 +67,40 @@ def test_a_result_whose_call_is_gone_is_found(
 
 
 @pytest.mark.row("M-138")
-def test_a_result_before_its_call_is_an_orphan() -> None:
-    assert found(numbered(ASK, ANSWER, CALL)) == [("M-138", "$[1].content[0].tool_use_id")]
+def test_result_before_its_call_is_reported() -> None:
+    assert rows_and_paths(numbered(ASK, ANSWER, CALL)) == [("M-138", "$[1].content[0].tool_use_id")]
 
 
 @pytest.mark.row("M-140")
-def test_a_call_has_at_most_one_answer() -> None:
-    assert found(numbered(ASK, CALL, ANSWER, ANSWER)) == [("M-140", "$[3].content[0].tool_use_id")]
-    assert found(numbered(ASK, CALL)) == []
+def test_second_result_of_a_call_is_reported() -> None:
+    assert rows_and_paths(numbered(ASK, CALL, ANSWER, ANSWER)) == [
+        ("M-140", "$[3].content[0].tool_use_id")
+    ]
+    assert rows_and_paths(numbered(ASK, CALL)) == []
 
 
 @pytest.mark.row("M-141")
 def test_a_retry_has_a_new_id() -> None:
-    assert found(numbered(ASK, CALL, ANSWER, CALL)) == [("M-141", "$[3].content[0].id")]
+    assert rows_and_paths(numbered(ASK, CALL, ANSWER, CALL)) == [("M-141", "$[3].content[0].id")]
     twice = assistant(call("f", tool_id(1)), call("f", tool_id(1)))
-    assert found(numbered(ASK, twice)) == [("M-141", "$[1].content[1].id")]
+    assert rows_and_paths(numbered(ASK, twice)) == [("M-141", "$[1].content[1].id")]
     retried = assistant(call("f", tool_id(2)))
-    assert found(numbered(ASK, CALL, ANSWER, retried)) == []
+    assert rows_and_paths(numbered(ASK, CALL, ANSWER, retried)) == []
 
 
 @pytest.mark.row("M-139")
 def test_tool_ids_never_cross_sessions() -> None:
     elsewhere = replace(ANSWER, session_id="other")
-    assert found(numbered(ASK, CALL, elsewhere)) == [("M-139", "$[2].content[0].tool_use_id")]
+    assert rows_and_paths(numbered(ASK, CALL, elsewhere)) == [
+        ("M-139", "$[2].content[0].tool_use_id")
+    ]
     borrowed = replace(CALL, session_id="other")
-    assert found(numbered(ASK, CALL, borrowed)) == [("M-139", "$[2].content[0].id")]
+    assert rows_and_paths(numbered(ASK, CALL, borrowed)) == [("M-139", "$[2].content[0].id")]
 
 
 @given(conversations(), conversations(), st.randoms(use_true_random=False))
 @pytest.mark.row("M-139", "M-165")
-def test_a_list_may_hold_several_sessions(
+def test_list_may_have_several_sessions(
     one: list[Message], two: list[Message], chance: Any
 ) -> None:
     other = [_moved(each) for each in two]
@@ -109,7 +113,7 @@ def test_a_list_may_hold_several_sessions(
 
 
 def _moved(old: Message) -> Message:
-    """The same message in another session, with other tool ids."""
+    """Return the message in another session, with other tool ids."""
     content: list[ContentBlock] = []
     for block in old.content:
         match block:
@@ -131,18 +135,18 @@ def _other(tool_use_id: str) -> str:
 @pytest.mark.row("M-165")
 def test_ids_increase_in_the_order_of_insertion() -> None:
     one, two, three = numbered(ASK, user("b"), user("c"))
-    assert found([one, two, three]) == []
-    assert found([one, three, two]) == [("M-165", "$[2].id")]
-    assert found([one, one]) == [("M-165", "$[1].id")]
-    assert found([three, one, two]) == [("M-165", "$[1].id"), ("M-165", "$[2].id")]
-    assert found([three, replace(one, session_id="other")]) == []
+    assert rows_and_paths([one, two, three]) == []
+    assert rows_and_paths([one, three, two]) == [("M-165", "$[2].id")]
+    assert rows_and_paths([one, one]) == [("M-165", "$[1].id")]
+    assert rows_and_paths([three, one, two]) == [("M-165", "$[1].id"), ("M-165", "$[2].id")]
+    assert rows_and_paths([three, replace(one, session_id="other")]) == []
 
 
 @pytest.mark.row("M-136", "M-138")
 def test_a_partial_message_is_not_yet_part_of_the_session() -> None:
     partial = MessageMetadata(status=MessageStatus.PARTIAL)
     orphan = message(Role.TOOL, result("a", answers=tool_id(9)), metadata=partial)
-    assert found(numbered(ASK, orphan)) == []
+    assert rows_and_paths(numbered(ASK, orphan)) == []
 
 
 @pytest.mark.row("M-138")
@@ -150,11 +154,11 @@ def test_a_call_of_a_cancelled_message_can_be_answered() -> None:
     cancelled = assistant(
         call("f", tool_id(1)), metadata=provenance(status=MessageStatus.CANCELLED)
     )
-    assert found(numbered(ASK, cancelled, ANSWER)) == []
+    assert rows_and_paths(numbered(ASK, cancelled, ANSWER)) == []
 
 
 @pytest.mark.row("M-138", "M-142")
-def test_the_problems_of_each_message_are_told_with_its_index() -> None:
+def test_problems_of_each_message_have_its_index() -> None:
     tools = ToolSet([ToolDefinition("g", "", {"type": "object"}, SideEffects.NONE)])
     session = numbered(ASK, user(), CALL)
     expected = [
@@ -163,6 +167,9 @@ def test_the_problems_of_each_message_are_told_with_its_index() -> None:
         for problem in validate(each, tools=tools)
     ]
     assert expected == [("M-123", "$[1].content"), ("M-142", "$[2].content[0].name")]
-    assert found(session, tools=tools) == expected
-    assert found([replace(each) for each in session], profile="strict", tools=tools) == expected
-    assert found([]) == []
+    assert rows_and_paths(session, tools=tools) == expected
+    assert (
+        rows_and_paths([replace(each) for each in session], profile="strict", tools=tools)
+        == expected
+    )
+    assert rows_and_paths([]) == []

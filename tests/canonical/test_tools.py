@@ -1,3 +1,5 @@
+"""Tool definitions and tool sets: bytes, names, schemas and registration."""
+
 import contextlib
 import copy
 import pickle
@@ -46,7 +48,7 @@ def tool(**given_fields: Any) -> ToolDefinition:
 
 
 @pytest.mark.row("M-113", "M-114", "M-115", "M-116", "M-117")
-def test_side_effects_are_these_strings() -> None:
+def test_side_effect_strings() -> None:
     assert {member.name: member.value for member in SideEffects} == {
         "NONE": "none",
         "READ": "read",
@@ -57,7 +59,7 @@ def test_side_effects_are_these_strings() -> None:
 
 
 @pytest.mark.row("M-110", "M-112")
-def test_a_definition_is_its_bytes() -> None:
+def test_definition_round_trips_byte_for_byte() -> None:
     assert encode_tool(READ_FILE) == READ_FILE_BYTES
     assert decode_tool(READ_FILE_BYTES) == READ_FILE
     assert decode_tool(READ_FILE_BYTES.decode()) == READ_FILE
@@ -66,7 +68,7 @@ def test_a_definition_is_its_bytes() -> None:
 
 
 @pytest.mark.row("M-112")
-def test_a_tool_requires_a_workspace_unless_it_says_otherwise() -> None:
+def test_tool_requires_workspace_by_default() -> None:
     assert READ_FILE.requires_workspace is True
     assert decode_tool(READ_FILE_BYTES).requires_workspace is True
     assert RUN.requires_workspace is False
@@ -115,7 +117,7 @@ def test_there_are_no_provider_overrides() -> None:
         (b"[" * 100_000, LimitError, None),
     ],
 )
-def test_bytes_that_are_no_definition_are_refused_with_the_place(
+def test_invalid_definition_error_names_the_path(
     data: bytes, error: type[DecodeError], path: str | None
 ) -> None:
     with pytest.raises(error) as caught:
@@ -124,12 +126,12 @@ def test_bytes_that_are_no_definition_are_refused_with_the_place(
 
 
 @given(st.binary() | st.binary().map(lambda data: READ_FILE_BYTES[: len(data)] + data))
-def test_any_bytes_give_a_definition_or_an_error_of_ours(data: bytes) -> None:
+def test_any_bytes_give_definition_or_typed_error(data: bytes) -> None:
     with contextlib.suppress(DecodeError):
         assert isinstance(decode_tool(data), ToolDefinition)
 
 
-def test_a_definition_that_json_cannot_hold_is_not_written() -> None:
+def test_definition_with_non_json_value_is_refused() -> None:
     with pytest.raises(EncodeError) as caught:
         encode_tool(tool(input_schema={"enum": [float("nan")]}))
     assert caught.value.path == "$.input_schema.enum[0]"
@@ -141,7 +143,7 @@ def test_a_definition_that_json_cannot_hold_is_not_written() -> None:
 
 @pytest.mark.row("M-108")
 @pytest.mark.parametrize("name", ["a", "read_file", "read_file2", "github__list_issues", "a" * 64])
-def test_snake_case_names_are_taken(name: str) -> None:
+def test_snake_case_names_are_accepted(name: str) -> None:
     assert check_tool(tool(name=name)) == []
     assert ToolSet([tool(name=name)])[name].name == name
 
@@ -168,7 +170,7 @@ def test_a_name_has_at_most_64_characters() -> None:
 
 
 @pytest.mark.row("M-108", "M-110", "M-163", "M-286")
-def test_registration_tells_every_problem_at_once() -> None:
+def test_registration_reports_every_problem() -> None:
     bad = tool(
         name="Bad-",
         description=None,
@@ -197,7 +199,7 @@ def test_the_root_of_a_schema_is_an_object(schema: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("schema", [None, True, [], "object"])
-def test_a_schema_that_is_no_object_is_one_problem(schema: object) -> None:
+def test_non_object_schema_is_one_problem(schema: object) -> None:
     assert [found.path for found in check_tool(tool(input_schema=schema))] == ["$.input_schema"]
 
 
@@ -237,7 +239,7 @@ def test_a_second_tool_of_the_same_name_is_refused() -> None:
     assert caught.value.name == "read_file"
 
 
-def test_a_set_does_not_change() -> None:
+def test_tool_set_is_immutable() -> None:
     tools = ToolSet([READ_FILE])
     with pytest.raises(AttributeError):
         tools._tools = {}  # pyright: ignore[reportPrivateUsage] - the point of the test
@@ -245,7 +247,7 @@ def test_a_set_does_not_change() -> None:
         tools["run"] = RUN  # pyright: ignore[reportIndexIssue] - the point of the test
 
 
-def test_a_set_can_be_copied_and_sent_to_another_process() -> None:
+def test_tool_set_can_be_copied_and_pickled() -> None:
     tools = ToolSet([READ_FILE, RUN])
     for other in (copy.deepcopy(tools), pickle.loads(pickle.dumps(tools))):  # noqa: S301 - our own bytes
         assert other == tools
@@ -262,7 +264,7 @@ def test_input_is_checked_against_the_schema_of_the_tool() -> None:
     ]
 
 
-def test_what_passes_the_check_can_be_written_and_read() -> None:
+def test_checked_input_round_trips() -> None:
     schema: dict[str, Any] = {"enum": [None, 2**70, 1.5, {"é": "\U0001f600"}]}
     for _ in range(48):
         schema = {"type": "object", "properties": {"a": schema}}

@@ -1,3 +1,5 @@
+"""Equality, hashing and construction of canonical values."""
+
 from types import MappingProxyType
 from typing import Any
 
@@ -21,9 +23,7 @@ from strategies import VALUE_TYPES, messages
 
 @given(messages(), messages())
 @pytest.mark.row("M-012")
-def test_values_are_equal_if_and_only_if_their_meaning_has_the_same_bytes(
-    one: Message, two: Message
-) -> None:
+def test_values_are_equal_exactly_if_meaning_has_equal_bytes(one: Message, two: Message) -> None:
     assert (one == two) is (comparable_bytes(one) == comparable_bytes(two))
     for block in one.content:
         assert block == block  # noqa: PLR0124 - equality is ours
@@ -40,14 +40,14 @@ def test_every_type_is_frozen_and_closed(kind: type[Value]) -> None:
 
 
 @pytest.mark.row("M-012")
-def test_numbers_of_different_kinds_are_different() -> None:
+def test_int_and_float_are_different_values() -> None:
     one, float_one, true = (call("f", n=n) for n in (1, 1.0, True))
     assert len({one, float_one, true}) == 3
     assert call("f", n=(1, 2)) == call("f", n=[1, 2])
 
 
 @pytest.mark.row("M-042")
-def test_a_mapping_of_another_kind_is_taken_or_refused_when_the_block_is_made() -> None:
+def test_other_mapping_types_are_accepted_or_refused_at_construction() -> None:
     arguments = MappingProxyType({"a": MappingProxyType({"b": 1})})
     try:
         block = ToolUseBlock(id="tu_1", name="f", input=arguments)
@@ -67,6 +67,6 @@ def test_a_representation_leaves_out_defaults() -> None:
     "stranger", [object(), usage(), 1j, {1}], ids=lambda one: type(one).__name__
 )
 @pytest.mark.row("M-010")
-def test_what_is_no_block_never_passes_for_one(stranger: Any) -> None:
+def test_non_block_is_refused(stranger: Any) -> None:
     with pytest.raises(MetisError):
         decode(encode(user(opaque(), stranger)))

@@ -1,3 +1,5 @@
+"""Unknown fields, blocks and enum values are preserved, with a warning."""
+
 import copy
 import json
 import logging
@@ -33,7 +35,7 @@ HERE = "@here@"
 
 
 def places(value: object, steps: Steps = ()) -> Iterator[Steps]:
-    """The way to every part of a message that is an object of ours."""
+    """Yield the path to every canonical object in a message."""
     if isinstance(value, Value):
         yield steps
         for field in fields_of(type(value)):
@@ -51,7 +53,7 @@ def path_of(steps: Steps) -> str:
 
 
 def canonical_with(steps: Steps, name: str, raw: bytes) -> bytes:
-    """The canonical bytes of EVERYTHING with one more field somewhere."""
+    """Return the canonical bytes of EVERYTHING with one more field at a path."""
     tree: Any = json.loads(encode(EVERYTHING))
     spot = tree
     for step in steps:
@@ -65,7 +67,7 @@ PLACES = list(places(EVERYTHING))
 
 
 @pytest.mark.row("M-279")
-def test_the_places_below_are_all_there_are() -> None:
+def test_places_cover_every_type() -> None:
     kinds = {path_of(steps) for steps in PLACES}
     assert {
         "$",
@@ -87,7 +89,7 @@ def test_the_places_below_are_all_there_are() -> None:
 
 @pytest.mark.parametrize("steps", PLACES, ids=path_of)
 @pytest.mark.row("M-276", "M-279")
-def test_an_unknown_field_is_kept_byte_for_byte_with_a_warning(
+def test_unknown_field_is_preserved_byte_for_byte_with_warning(
     steps: Steps, caplog: pytest.LogCaptureFixture
 ) -> None:
     odd = b'{"b" : 1.10,\n"a":[ 1e5 , 1180591620717411303424, "\\u0041\\/"] }'
@@ -111,7 +113,7 @@ def test_an_unknown_field_is_kept_byte_for_byte_with_a_warning(
     "steps", [(), ("metadata",), ("content", 0), ("content", 3, "source")], ids=path_of
 )
 @pytest.mark.row("M-279")
-def test_an_unknown_field_may_bear_any_name(steps: Steps, name: str) -> None:
+def test_unknown_field_may_have_any_name(steps: Steps, name: str) -> None:
     data = canonical_with(steps, name, b"[ 1.10 ]")
     assert encode(decode(data)) == data
 
@@ -128,7 +130,7 @@ def test_the_value_of_an_unknown_field_can_be_read(raw: bytes) -> None:
 
 @pytest.mark.row("M-280", "M-295")
 @given(unknown_blocks())
-def test_an_unknown_block_is_kept_in_its_place(block: UnknownBlock) -> None:
+def test_unknown_block_keeps_its_position(block: UnknownBlock) -> None:
     for message in (
         user("a", block, "b"),
         tool("a", block, "b"),
@@ -198,7 +200,7 @@ def test_unknown_parts_never_raise_python_warnings() -> None:
 
 @given(json_texts(), json_texts())
 @pytest.mark.row("M-012", "M-279")
-def test_unknown_fields_take_part_in_equality_by_what_they_say(one: bytes, two: bytes) -> None:
+def test_unknown_fields_compare_by_value(one: bytes, two: bytes) -> None:
     same = json.dumps(json.loads(one), sort_keys=True) == json.dumps(
         json.loads(two), sort_keys=True
     )
@@ -218,7 +220,7 @@ def test_a_changed_message_keeps_the_unknown_fields_that_it_had() -> None:
 
 
 @pytest.mark.row("M-279")
-def test_an_unknown_field_cannot_pose_as_a_known_one() -> None:
+def test_unknown_field_cannot_have_name_of_defined_field() -> None:
     for message in (
         user("a", extra={"role": "tool"}),
         user(text("a", extra=Extra({"type": "image"}))),
@@ -230,7 +232,7 @@ def test_an_unknown_field_cannot_pose_as_a_known_one() -> None:
 
 
 @pytest.mark.row("M-279")
-def test_a_plain_mapping_of_unknown_fields_is_taken_as_such() -> None:
+def test_plain_mapping_of_unknown_fields_is_accepted() -> None:
     fields: Any = {"new": 1}
     for value in (user("a", extra=fields), MessageMetadata(extra=fields), routing(extra=fields)):
         assert value.extra == Extra(fields)
@@ -243,7 +245,7 @@ def test_a_plain_mapping_of_unknown_fields_is_taken_as_such() -> None:
     "value", [float("nan"), float("inf"), {1: 2}, b"", object(), {"a": {1}}, "\ud800"]
 )
 @pytest.mark.row("M-279")
-def test_extra_refuses_what_json_has_no_place_for(value: object) -> None:
+def test_extra_refuses_non_json_values(value: object) -> None:
     with pytest.raises(InvalidValueError) as caught:
         Extra({"new": value})
     assert caught.value.path.startswith("$.new")
@@ -260,13 +262,13 @@ def test_an_unknown_block_is_an_object_with_a_tag(raw: bytes) -> None:
 
 
 @pytest.mark.row("M-280")
-def test_blanks_around_an_unknown_block_are_no_part_of_it() -> None:
+def test_whitespace_around_unknown_block_is_removed() -> None:
     data = encode(user(UnknownBlock(b' {"type":"x"}\n')))
     assert encode(decode(data)) == data
 
 
 @pytest.mark.row("M-012")
-def test_unknown_parts_are_immutable_and_travel() -> None:
+def test_unknown_parts_are_immutable_and_picklable() -> None:
     block, extra = UnknownBlock(b'{"type":"x", "n":1.10}'), Extra({"b": Raw(b"1.10"), "a": 1})
     for frozen in (block, extra):
         with pytest.raises(AttributeError):
@@ -287,7 +289,7 @@ def test_unknown_parts_are_immutable_and_travel() -> None:
 
 @given(unknown_blocks())
 @pytest.mark.row("M-280")
-def test_unknown_blocks_are_equal_by_what_they_say(block: UnknownBlock) -> None:
+def test_unknown_blocks_compare_by_value(block: UnknownBlock) -> None:
     tidy = UnknownBlock(json.dumps(json.loads(block.raw), sort_keys=True).encode())
     assert block == tidy
     assert hash(block) == hash(tidy)
@@ -296,7 +298,7 @@ def test_unknown_blocks_are_equal_by_what_they_say(block: UnknownBlock) -> None:
 
 
 @pytest.mark.row("M-279")
-def test_messages_of_two_readers_meet(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_of_two_decoders_are_equal(caplog: pytest.LogCaptureFixture) -> None:
     old: Message = decode(encode(tool("a", extra={"new": 1})))
     assert old == tool("a", extra=Extra({"new": 1}))
     assert old != tool("a")

@@ -1,4 +1,4 @@
-"""The vectors of the specification: bytes, digests, refusals, equality, numbers and versions."""
+"""The specification's test vectors: bytes, digests, refusals, equality, numbers, versions."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ VECTORS = Path(__file__).parent.parent.parent / "spec" / "vectors"
 
 
 def vectors(name: str) -> list[Any]:
-    """The vectors of a file, as parameters with their names."""
+    """Return the vectors of a file as named parameters."""
     found = json.loads((VECTORS / name).read_text(encoding="utf-8"))["vectors"]
     return [pytest.param(vector, id=vector.get("name", vector.get("input"))) for vector in found]
 
@@ -26,7 +26,7 @@ def test_canonical_bytes_and_digests(vector: dict[str, str]) -> None:
     assert encode(message).decode() == vector["canonical"]
     comparable = vector.get("comparable", vector["canonical"])
     assert comparable_bytes(message).decode() == comparable
-    # The digest in the vector is that of the text beside it, whatever our code computes.
+    # The digest in the vector is computed from its text, independently of the code.
     assert hashlib.sha256(comparable.encode()).hexdigest() == vector["digest"]
     assert message.digest() == vector["digest"]
     if "content" in vector:
@@ -35,11 +35,11 @@ def test_canonical_bytes_and_digests(vector: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("vector", vectors("refused.json"))
-def test_what_is_refused_and_where(vector: dict[str, Any]) -> None:
+def test_refused_input_and_path(vector: dict[str, Any]) -> None:
     data: bytes = bytes.fromhex(vector["hex"]) if "hex" in vector else vector["input"].encode()
     with pytest.raises(DecodeError) as caught:
         decode(data)
-    if vector["path"] is not None:  # else implementations may differ in where they stop reading
+    if vector["path"] is not None:  # otherwise implementations may stop at different places
         assert caught.value.path == vector["path"]
 
 

@@ -1,3 +1,5 @@
+"""The worked examples of the base specification."""
+
 from decimal import Decimal
 
 import pytest
@@ -18,7 +20,7 @@ from worked_examples import worked_examples
 
 
 @pytest.mark.row("M-238", "M-189", "M-190")
-def test_the_simple_exchange_costs_exactly_what_the_source_text_says() -> None:
+def test_simple_exchange_has_cost_of_specification() -> None:
     question, answer = worked_examples()[0].messages
     usage, routing = answer.metadata.usage, answer.metadata.routing
     assert usage is not None
@@ -41,7 +43,7 @@ def test_the_tool_round_trip_is_linked_by_one_id() -> None:
 
 
 @pytest.mark.row("M-240")
-def test_the_swap_keeps_the_form_and_mints_a_new_id() -> None:
+def test_swap_keeps_structure_with_new_id() -> None:
     before, after = worked_examples()[1].messages, worked_examples()[2].messages
     call = after[1].content[0]
     assert isinstance(call, ToolUseBlock)
@@ -55,7 +57,7 @@ def test_the_swap_keeps_the_form_and_mints_a_new_id() -> None:
 
 @pytest.mark.row("M-026", "M-040", "M-238", "M-239", "M-240")
 @pytest.mark.parametrize("number", range(4))
-def test_every_example_keeps_every_rule(number: int) -> None:
+def test_every_example_is_valid(number: int) -> None:
     messages = worked_examples()[number].messages
     assert validate_session(messages, "strict") == []
     assert validate_session(messages, "full") == []
@@ -65,7 +67,7 @@ def test_every_example_keeps_every_rule(number: int) -> None:
 
 
 @pytest.mark.row("M-238", "M-239", "M-240", "M-247")
-def test_every_example_is_read_back_equal_and_an_image_can_refuse_a_swap() -> None:
+def test_every_example_round_trips_and_image_can_refuse_swap() -> None:
     examples = worked_examples()
     for example in examples:
         assert [decode(encode(message)) for message in example.messages] == example.messages

@@ -1,3 +1,5 @@
+"""Cost of usage: exact rates, tiers, cache writes, service tiers, periods and currencies."""
+
 import pickle
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal, localcontext
@@ -44,7 +46,7 @@ def rates(fresh: object, out: object, **others: object) -> dict[str, Any]:
 
 
 @pytest.mark.row("M-238", "M-189", "M-103", "M-190")
-def test_the_simple_text_exchange_costs_what_the_text_says() -> None:
+def test_simple_exchange_has_cost_of_specification() -> None:
     amount = cost(usage(8, 42), SONNET, table=price_table(FIRST))
     assert amount == Decimal("0.000654")
     assert str(amount) == "0.000654"
@@ -74,7 +76,7 @@ def test_each_rate_is_applied_to_its_own_bucket(model: str, dollars: dict[str, A
 
 
 @pytest.mark.row("T149")
-def test_writes_of_five_minutes_and_one_hour_have_their_own_rates() -> None:
+def test_cache_writes_of_five_minutes_and_one_hour_have_separate_rates() -> None:
     both = usage(cache_creation_input_tokens=3_000_000, cache_creation_1h_input_tokens=10**6)
     amount = cost(both, "anthropic:claude-sonnet-4-5")
     assert amount.parts["cache_write"] == 15  # above 200,000 tokens: 7.50
@@ -163,7 +165,7 @@ def test_an_unknown_service_tier_is_priced_as_standard_and_noted(tier: Any) -> N
 
 
 @pytest.mark.row("T154")
-def test_server_tools_are_charged_by_the_piece() -> None:
+def test_server_tools_are_charged_per_use() -> None:
     known = table(a=rates(1, 1, per_use_usd={"web_search": "0.01"}))
     used = usage(10**6, server_tool_requests={"code": 2, "idle": 0, "web_search": 3})
     amount = cost(used, "acme:a", table=known)
@@ -178,7 +180,7 @@ def test_a_web_search_with_claude_costs_one_cent() -> None:
 
 
 @pytest.mark.row("M-181", "M-182")
-def test_what_the_provider_reports_changes_nothing() -> None:
+def test_reported_cost_does_not_change_computed_cost() -> None:
     ours = price(usage(8, 42), "sonnet")
     reported = price(usage(8, 42, reported_cost_usd=Decimal(99)), "sonnet")
     assert ours.cost_usd == reported.cost_usd == Decimal("0.000654")
@@ -218,7 +220,7 @@ def test_price_is_the_amount_of_cost(model: str, tier: str | None) -> None:
         (datetime(2020, 1, 1, tzinfo=UTC), FIRST, "2.5"),
     ],
 )
-def test_the_newest_table_up_to_a_time_is_taken(
+def test_newest_table_before_given_time_applies(
     at: datetime | None, version: str, dollars: str
 ) -> None:
     amount = cost(usage(10**6), "openai:gpt-5", at)
@@ -226,13 +228,13 @@ def test_the_newest_table_up_to_a_time_is_taken(
 
 
 @pytest.mark.row("M-183")
-def test_a_later_table_serves_where_earlier_ones_lack_the_model() -> None:
+def test_later_table_applies_where_earlier_lacks_the_model() -> None:
     amount = cost(usage(10**6), "opus", datetime(2026, 6, 1, tzinfo=UTC))
     assert (amount.pricing_version, amount) == ("2026-11-15", 5)
 
 
 @pytest.mark.row("M-183")
-def test_periods_of_one_table_are_told_apart_by_date() -> None:
+def test_price_period_is_chosen_by_date() -> None:
     known = table("2026-03-05", a=[rates(1, 1), rates(2, 2, starts_on=date(2026, 3, 1))])
 
     def at(*day: int) -> Decimal:
@@ -244,7 +246,7 @@ def test_periods_of_one_table_are_told_apart_by_date() -> None:
 
 
 @pytest.mark.row("KX-17")
-def test_peak_hours_count_when_the_time_is_known() -> None:
+def test_peak_rates_apply_only_with_known_time() -> None:
     peak = {"starts_at": time(1), "ends_at": time(4), **rates(2, 2)}
     known = table(a=rates(1, 1, peak_hours=[peak]))
     at_two = datetime(2026, 3, 1, 2, tzinfo=UTC)
@@ -287,7 +289,7 @@ def test_rates_in_another_currency_are_priced_in_dollars() -> None:
     assert cost(usage(5), "acme:a", noon, table=known) == Decimal("0.0000014")
     assert cost(usage(6), "acme:a", noon, table=known) == Decimal("0.00000336")
     assert cost(usage(0, 10**6), "acme:a", noon, table=known) == Decimal("0.07")
-    # The price is that of the moment at which the request began.
+    # The price at the start of the request applies.
     assert cost(usage(5), "acme:a", noon.replace(hour=2), table=known) == Decimal("0.000014")
     searched = usage(server_tool_requests={"web_search": 3})
     assert cost(searched, "acme:a", noon, table=known) == Decimal("0.42")
@@ -308,7 +310,7 @@ def test_rates_in_another_currency_are_priced_in_dollars() -> None:
         ),
     ],
 )
-def test_a_currency_of_unknown_worth_is_a_problem(changes: dict[str, Any], path: str) -> None:
+def test_currency_without_exchange_rate_is_a_problem(changes: dict[str, Any], path: str) -> None:
     with pytest.raises(CatalogDataError) as caught:
         read_price_table({**YUAN, **changes})
     assert path in [problem.path for problem in caught.value.problems]
@@ -331,7 +333,7 @@ def test_a_missing_model_is_an_error_and_never_free() -> None:
 
 
 @pytest.mark.row("M-184", "M-185")
-def test_an_overlay_prices_what_the_catalogue_does_not_know() -> None:
+def test_overlay_prices_unlisted_models() -> None:
     overlay = read_price_table(
         {"pricing_version": "me-1", "source": "me", "models": {"openrouter:me/x": rates(1, 2)}}
     )
@@ -377,13 +379,13 @@ def test_cost_is_exact_and_the_sum_of_its_parts(
 
 
 @given(st.integers(0, 10**12))
-def test_amounts_are_written_plainly(tokens: int) -> None:
+def test_amounts_have_no_exponent(tokens: int) -> None:
     text = str(cost(usage(tokens), "acme:a", table=table(a=rates("0.25", 1))))
     assert "E" not in text
     assert "." not in text or not text.endswith("0")
 
 
-def test_a_cost_is_a_decimal_and_survives_pickling() -> None:
+def test_cost_is_a_decimal_and_picklable() -> None:
     amount = cost(usage(8, 42), "sonnet")
     again = pickle.loads(pickle.dumps(amount))  # noqa: S301 - our own bytes
     assert again == amount

@@ -1,3 +1,5 @@
+"""The shipped price tables and model catalogue."""
+
 import tomllib
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -38,7 +40,7 @@ def test_every_model_has_a_price_and_every_price_a_model() -> None:
 
 
 @pytest.mark.row("M-189")
-def test_the_first_table_holds_the_sample_rates_only() -> None:
+def test_first_table_has_only_sample_rates() -> None:
     assert {
         model: prices.period_on(None).standard.rates.by_bucket()
         for model, prices in price_table("2026-05-08").models.items()
@@ -67,7 +69,7 @@ def test_rows_are_sorted(name: str) -> None:
     assert list(models) == sorted(models)
 
 
-# What the providers' own price lists say: dollars per million tokens in and out, read from a cache.
+# From the providers' price lists: dollars per million tokens of input, output and cache reads.
 PUBLIC_PRICES = [
     ("anthropic:claude-haiku-4-5", "1", "5", "0.1"),
     ("anthropic:claude-opus-4-1", "15", "75", "1.5"),
@@ -134,7 +136,7 @@ SIZES = [
 
 @pytest.mark.row("M-288", "M-187", "T151", "T152")
 @pytest.mark.parametrize("model", JUDGED)
-def test_costs_agree_with_a_judge(model: str) -> None:
+def test_costs_agree_with_genai_prices(model: str) -> None:
     genai_prices = pytest.importorskip("genai_prices")
     provider, _, name = model.partition(":")
     provider = GENAI_PROVIDERS.get(provider, provider)
@@ -173,13 +175,11 @@ def test_costs_agree_with_a_judge(model: str) -> None:
 @pytest.mark.parametrize(
     ("model", "in_list"), [("sonnet", False), ("gemini-2.5-pro", False), ("gpt-5", True)]
 )
-def test_system_messages_are_hoisted_where_the_provider_wants_it(
-    model: str, *, in_list: bool
-) -> None:
+def test_system_messages_are_hoisted_where_required(model: str, *, in_list: bool) -> None:
     assert catalog().capabilities(model).supports_system_messages_in_list is in_list
 
 
-def test_what_is_known_of_claude_sonnet() -> None:
+def test_capabilities_of_claude_sonnet() -> None:
     capabilities = catalog().capabilities("sonnet")
     assert capabilities.supports_thinking
     assert capabilities.supports_images

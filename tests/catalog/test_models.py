@@ -1,4 +1,4 @@
-"""Models, their ids, aliases and capabilities."""
+"""Model ids, aliases and capabilities."""
 
 from datetime import date
 
@@ -41,13 +41,13 @@ EXAMPLES = {
 
 @pytest.mark.row("M-174", "M-175")
 @pytest.mark.parametrize("text", EXAMPLES)
-def test_examples_parse_and_print_back(text: str) -> None:
+def test_model_ids_round_trip(text: str) -> None:
     assert ModelId.parse(text) == EXAMPLES[text]
     assert str(ModelId.parse(text)) == text
 
 
 @pytest.mark.row("M-174")
-def test_split_is_at_the_first_colon_only() -> None:
+def test_id_is_split_at_first_colon_only() -> None:
     model = ModelId.parse("openrouter:deepseek/deepseek-r1:free")
     assert model == ModelId("openrouter", "deepseek/deepseek-r1:free")
     assert str(model) == "openrouter:deepseek/deepseek-r1:free"
@@ -57,7 +57,7 @@ def test_split_is_at_the_first_colon_only() -> None:
 @pytest.mark.parametrize(
     "text", ["", "gpt-5", ":gpt-5", "openai:", "open ai:gpt-5", "openai:gpt 5", "OpenAI:x", "a:b\n"]
 )
-def test_other_forms_are_refused(text: str) -> None:
+def test_malformed_ids_are_refused(text: str) -> None:
     assert not is_model_id(text)
     with pytest.raises(InvalidValueError, match="not a model id"):
         ModelId.parse(text)
@@ -67,7 +67,7 @@ def test_other_forms_are_refused(text: str) -> None:
 @given(
     st.from_regex(r"[a-z0-9][a-z0-9_.-]*", fullmatch=True), st.from_regex(r"[!-~]+", fullmatch=True)
 )
-def test_what_prints_parses_back(provider: str, name: str) -> None:
+def test_any_model_id_round_trips(provider: str, name: str) -> None:
     model = ModelId(provider, name)
     assert ModelId.parse(str(model)) == model
 
@@ -130,7 +130,7 @@ def test_capabilities_have_the_declared_fields_in_order() -> None:
 
 
 @pytest.mark.row("M-203", "M-179")
-def test_a_model_adds_to_its_provider_and_takes_from_it() -> None:
+def test_model_capabilities_extend_and_restrict_provider() -> None:
     model = small_catalog().model("acme:big-1")
     assert model == ModelInfo(
         id="acme:big-1",
@@ -191,7 +191,7 @@ def test_a_suffix_inside_of_a_word_is_unknown(name: str) -> None:
         small_catalog().resolve(name)
 
 
-def test_the_hint_of_an_unknown_model_can_be_followed() -> None:
+def test_hint_for_unknown_model_resolves() -> None:
     with pytest.raises(UnknownModelError) as caught:
         small_catalog().model("acme:bigger")
     assert caught.value.hint == "did you mean acme:big-1?"
@@ -288,7 +288,7 @@ OWN = {
 
 
 @pytest.mark.row("AX-05")
-def test_every_word_is_a_fact_of_the_catalogue() -> None:
+def test_every_capability_word_is_in_the_catalogue() -> None:
     words = {"vision", "thinking", "caching", "json_mode", "embeddings", "tools", "streaming"}
     assert words <= set(Capability)
     info = catalog().model("anthropic:claude-sonnet-4-6")
@@ -305,7 +305,7 @@ def test_every_word_is_a_fact_of_the_catalogue() -> None:
 
 
 @pytest.mark.row("AX-05")
-def test_what_was_asked_before_goes_first_then_the_catalogue_then_what_is_assumed(
+def test_capabilities_come_from_probe_then_catalogue_then_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     adapter = adapters.Adapter(PROFILES["anthropic"])

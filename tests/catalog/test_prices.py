@@ -1,3 +1,5 @@
+"""Price tables: rows, rates, tiers, periods and overlays."""
+
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -184,7 +186,7 @@ def test_absent_cache_rates_have_a_default(given: dict[str, int], expected: dict
 
 
 @pytest.mark.row("T151")
-def test_at_the_limit_itself_the_lower_rates_hold() -> None:
+def test_lower_tier_applies_at_its_limit() -> None:
     low, high, higher = rates("1", "1"), rates("2", "2"), rates("3", "3")
     tariff = Tariff(low, (LongContext(100, high), LongContext(200, higher)))
     assert [tariff.rates_for(count) for count in (0, 100, 101, 200, 201)] == [
@@ -197,7 +199,7 @@ def test_at_the_limit_itself_the_lower_rates_hold() -> None:
 
 
 @pytest.mark.row("M-183")
-def test_the_period_with_the_latest_start_holds() -> None:
+def test_period_with_latest_start_applies() -> None:
     row = [
         PLAIN,
         {**PLAIN, "starts_on": date(2026, 2, 1)},
@@ -209,7 +211,7 @@ def test_the_period_with_the_latest_start_holds() -> None:
 
 
 @pytest.mark.row("M-183")
-def test_before_the_first_start_the_first_period_holds() -> None:
+def test_first_period_applies_before_its_start() -> None:
     prices = table({**PLAIN, "starts_on": date(2026, 2, 1)}).prices("acme:a")
     assert prices.period_on(date(2020, 1, 1)) is prices.periods[0]
 
@@ -233,7 +235,7 @@ def test_peak_hours_are_hours_of_the_day_in_utc(
 
 
 @pytest.mark.row("M-184")
-def test_a_missing_model_is_an_error_that_says_how_to_add_it() -> None:
+def test_missing_model_error_explains_how_to_add_it() -> None:
     with pytest.raises(UnpricedModelError) as caught:
         table(PLAIN).prices("acme:b")
     assert caught.value.pricing_version == "2026-01-01"

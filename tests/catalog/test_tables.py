@@ -1,3 +1,5 @@
+"""Loading of shipped tables and overlays."""
+
 from decimal import Decimal
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def test_tables_are_read_once() -> None:
 
 
 @pytest.mark.row("M-185", "M-103")
-def test_a_price_overlay_is_laid_over_a_table(tmp_path: Path) -> None:
+def test_price_overlay_extends_table(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
         'pricing_version = "mine-1"\nsource = "my contract"\n[models]\n'
@@ -44,14 +46,14 @@ def test_a_price_overlay_is_laid_over_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("M-186")
-def test_an_overlay_needs_a_version_of_its_own(tmp_path: Path) -> None:
+def test_overlay_requires_version(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('source = "me"\n[models]\n')
     with pytest.raises(CatalogDataError, match="pricing_version"):
         price_table(overlay=path)
 
 
-def test_a_model_overlay_is_laid_over_the_catalogue(tmp_path: Path) -> None:
+def test_model_overlay_extends_catalogue(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
         '[models]\n"acme:x" = { max_context_tokens = 9, max_output_tokens = 1 }\n'
@@ -70,7 +72,7 @@ def test_a_second_alias_of_the_same_name_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff", None])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_unreadable_file_error_names_the_file(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "mine.toml"
     if content is not None:
         path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Estimates of tokens, judged by counts of real vocabularies."""
+"""Token estimates are close to counts of real vocabularies."""
 
 import statistics
 import tomllib
@@ -26,7 +26,7 @@ MODELS = {
 
 @pytest.mark.row("M-202")
 @pytest.mark.parametrize("family", MODELS)
-def test_texts_of_every_kind_are_estimated_well(family: str) -> None:
+def test_estimates_are_close_for_every_kind_of_text(family: str) -> None:
     rates = token_table().rates(MODELS[family])
     found = [
         abs(rates.text_tokens(text.strip()) / rates.scale / COUNTS[family][kind] - 1)
@@ -36,8 +36,8 @@ def test_texts_of_every_kind_are_estimated_well(family: str) -> None:
     assert max(found) < 0.30
 
 
-def test_a_vocabulary_that_is_installed_agrees() -> None:
-    """The one that Mistral publishes in its package, where that is installed."""
+def test_estimates_are_close_to_mistral_vocabulary() -> None:
+    """Uses the vocabulary in Mistral's package, where it is installed."""
     tekken = pytest.importorskip("mistral_common.tokens.tokenizers.tekken")
     data = Path(pytest.importorskip("mistral_common").__file__).parent / "data"
     vocabulary = tekken.Tekkenizer.from_file(data / "tekken_240911.json")
@@ -57,7 +57,7 @@ def test_every_character_is_counted(text: str) -> None:
     assert token_table().rates("openai:gpt-4o").text_tokens(text) >= 0
 
 
-def test_nothing_that_is_long_is_cheap() -> None:
+def test_long_texts_have_high_estimates() -> None:
     rates = token_table().rates("openai:gpt-4o")
     assert rates.text_tokens("a" * 3000) > 500
     assert rates.text_tokens("7" * 3000) > 500
@@ -68,7 +68,7 @@ def test_nothing_that_is_long_is_cheap() -> None:
 @pytest.mark.parametrize(
     ("model", "size", "tokens"),
     [
-        # The examples that the providers print in their guides.
+        # Examples from the providers' documentation.
         ("anthropic:claude-sonnet-4-5", (200, 200), 54),
         ("anthropic:claude-sonnet-4-5", (1000, 1000), 1334),
         ("anthropic:claude-sonnet-4-5", (1092, 1092), 1590),
@@ -78,7 +78,7 @@ def test_nothing_that_is_long_is_cheap() -> None:
         ("gemini:gemini-2.5-flash", (300, 300), 258),
     ],
 )
-def test_pictures_cost_what_the_provider_publishes(
+def test_image_tokens_equal_published_examples(
     model: str, size: tuple[int, int], tokens: int
 ) -> None:
     assert token_table().rates(model).image.tokens(*size) == pytest.approx(tokens, rel=0.01)
@@ -94,20 +94,20 @@ def test_pictures_cost_what_the_provider_publishes(
         ("groq:llama-3.3-70b-versatile", "mistral:mistral-large-latest"),
     ],
 )
-def test_families_are_told_apart(model: str, other: str) -> None:
+def test_model_families_have_different_rates(model: str, other: str) -> None:
     assert token_table().rates(model) != token_table().rates(other)
 
 
-def test_an_unheard_of_model_has_rates_too() -> None:
+def test_unknown_model_has_default_rates() -> None:
     assert token_table().rates("nobody:anything").text_tokens("hello world") > 1
 
 
-def test_a_table_that_cannot_be_used_says_so() -> None:
+def test_invalid_table_is_an_error() -> None:
     with pytest.raises(CatalogDataError):
         read_token_table({"text": {}, "image": {}, "family": [{"models": ["*"], "text": "x"}]})
 
 
-def test_a_very_long_text_costs_as_much_as_its_parts() -> None:
+def test_estimate_of_long_text_is_sum_of_its_parts() -> None:
     rates = token_table().rates("openai:gpt-4o")
     part = "the quick brown fox jumps over the lazy dog " * 1000
     whole = part * 12

@@ -1,3 +1,5 @@
+"""Analytics over events: costs, cache hit rate, reliability and budgets."""
+
 from decimal import Decimal
 from typing import Any
 
@@ -62,7 +64,7 @@ def test_costs_are_summed_exactly_by_group(grouping: Grouping, groups: dict[str,
     assert sum(line.call_count for line in lines.values()) == 3
 
 
-def test_the_hit_rate_counts_all_three_buckets() -> None:
+def test_cache_hit_rate_counts_all_three_buckets() -> None:
     calls = emitted_events(
         completed(input_tokens=1, cached_input_tokens=2, cache_creation_input_tokens=1)
     )
@@ -80,7 +82,7 @@ def test_every_slot_is_listed_and_failures_are_counted() -> None:
     assert list(routing_report([]).by_slot) == list(ChainPolicy)
 
 
-def test_reliability_tells_errors_and_latencies() -> None:
+def test_reliability_has_errors_and_latencies() -> None:
     events = emitted_events(
         *(completed(HAIKU, latency_ms=ms) for ms in range(1, 101)),
         failed("rate_limit", HAIKU),
@@ -96,9 +98,7 @@ def test_reliability_tells_errors_and_latencies() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1), st.integers(1, 100))
-def test_a_percentile_is_one_of_the_numbers_and_covers_its_part(
-    numbers: list[int], percent: int
-) -> None:
+def test_percentile_is_one_of_the_values(numbers: list[int], percent: int) -> None:
     result = percentile(numbers, percent)
     assert result in numbers
     covered = sum(1 for number in numbers if number <= result)
@@ -106,7 +106,7 @@ def test_a_percentile_is_one_of_the_numbers_and_covers_its_part(
 
 
 @pytest.mark.row("M-191")
-def test_the_past_can_be_priced_by_another_table() -> None:
+def test_past_events_can_be_repriced() -> None:
     calls = emitted_events(
         completed(HAIKU, input_tokens=1_000_000, output_tokens=0), completed("x:unknown")
     )
@@ -125,7 +125,7 @@ def test_the_past_can_be_priced_by_another_table() -> None:
     assert calls == before
 
 
-def test_a_budget_warns_and_then_stops() -> None:
+def test_budget_warns_and_then_is_exhausted() -> None:
     budget = Budget(session_usd=Decimal(10), month_usd=Decimal(100))
     assert check_budget(budget, Spending(session_usd=Decimal("7.99"))).warnings == ()
     (first,) = check_budget(budget, Spending(session_usd=Decimal(8))).warnings
@@ -146,6 +146,6 @@ def test_a_budget_warns_and_then_stops() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"day_usd": Decimal(-1)}, {"month_usd": Decimal("NaN")}, {"warn_at": (Decimal(1),)}]
 )
-def test_a_budget_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_budget_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValueError):
         Budget(**wrong)

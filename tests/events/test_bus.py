@@ -1,3 +1,5 @@
+"""The event bus: order, filters, slow and failing subscribers, queue limits, causes."""
+
 import asyncio
 import logging
 from collections.abc import Sequence
@@ -32,7 +34,7 @@ TURN = TurnStarted(user_message_hash="h", estimated_input_tokens=1)
 
 
 @pytest.mark.anyio
-async def test_everybody_gets_every_event_in_order() -> None:
+async def test_every_subscriber_receives_every_event_in_order() -> None:
     bus, emitted = recording_bus()
     first, second = list[Event](), list[Event]()
 
@@ -54,7 +56,7 @@ async def test_everybody_gets_every_event_in_order() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_filter_lets_through_what_is_wanted() -> None:
+async def test_filter_selects_event_types() -> None:
     bus, emitted = recording_bus()
     received: dict[str, list[Event]] = {"session": [], "type": [], "actor": []}
     filters = {
@@ -76,7 +78,7 @@ async def test_a_filter_lets_through_what_is_wanted() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_listener_that_is_slow_or_raises_harms_nobody(
+async def test_slow_or_failing_subscriber_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus, emitted = recording_bus()
@@ -120,7 +122,7 @@ async def test_a_listener_that_is_slow_or_raises_harms_nobody(
 
 
 @pytest.mark.anyio
-async def test_a_full_queue_is_an_error_for_who_sends(caplog: pytest.LogCaptureFixture) -> None:
+async def test_full_queue_is_an_error_for_the_emitter(caplog: pytest.LogCaptureFixture) -> None:
     bus, emitted = recording_bus(capacity=3)
     gate = asyncio.Event()
 
@@ -142,7 +144,7 @@ async def test_a_full_queue_is_an_error_for_who_sends(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.anyio
-async def test_a_listener_that_never_ends_does_not_hold_up_the_end(
+async def test_hanging_subscriber_does_not_block_close(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus, _ = recording_bus()
@@ -157,7 +159,7 @@ async def test_a_listener_that_never_ends_does_not_hold_up_the_end(
 
 
 @pytest.mark.anyio
-async def test_a_closed_subscription_hears_no_more() -> None:
+async def test_closed_subscription_receives_no_events() -> None:
     bus, emitted = recording_bus()
     received: list[Event] = []
 
@@ -182,14 +184,14 @@ def sluggish(event: Event) -> None: ...
 async def asynchronous(event: Event) -> None: ...
 
 
-def test_slow_listeners_are_refused_on_the_fast_path() -> None:
+def test_slow_subscribers_are_refused_on_the_fast_path() -> None:
     bus, _ = recording_bus()
     for handler in (sluggish, asynchronous):
         with pytest.raises(EventError, match="slow"):
             bus.subscribe_fast(handler, name="x")  # pyright: ignore[reportArgumentType] - the mistake is the test
 
 
-def test_listeners_that_tell_what_they_hear_do_not_go_round_in_circles(
+def test_subscriber_that_emits_does_not_loop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus, emitted = recording_bus()
@@ -204,7 +206,7 @@ def test_listeners_that_tell_what_they_hear_do_not_go_round_in_circles(
 
 
 @given(st.lists(st.integers(0, 10), min_size=1, max_size=30))
-def test_ids_increase_whatever_the_clock_does(times: list[int]) -> None:
+def test_ids_increase_for_any_clock(times: list[int]) -> None:
     ticks = iter(times)
     bus = Bus(ids=UlidSource(now_ms=lambda: next(ticks)))
     events = [bus.emit(TURN) for _ in times]
@@ -213,7 +215,7 @@ def test_ids_increase_whatever_the_clock_does(times: list[int]) -> None:
 
 
 @given(st.integers(1, 3), st.integers(0, 9))
-def test_every_cause_is_there_and_cuts_are_noticed(turns: int, cut: int) -> None:
+def test_missing_causes_are_detected(turns: int, cut: int) -> None:
     bus, emitted = recording_bus()
     for number in range(turns):
         run_turn(bus, turn_id=f"turn_{number}")
@@ -239,7 +241,7 @@ def test_wrong_causes_are_found() -> None:
     ]
 
 
-def test_a_dropped_block_is_a_line_in_the_log_and_no_event(
+def test_dropped_block_is_logged_and_not_an_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     _, emitted = recording_bus()

@@ -1,4 +1,4 @@
-"""Checked against OpenTelemetry's own definition of OTLP where `opentelemetry-proto` is there."""
+"""OTLP export of turns, compared with `opentelemetry-proto` where installed."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ def attributes(span: dict[str, Any]) -> dict[str, Any]:
     return {entry["key"]: next(iter(entry["value"].values())) for entry in span["attributes"]}
 
 
-def test_a_turn_is_a_trace_of_its_calls_and_tools() -> None:
+def test_turn_is_exported_as_trace_of_calls_and_tools() -> None:
     result = list(spans(turn()))
     assert [span["name"] for span in result] == [
         *("invoke_agent metis", "chat claude-haiku-4-5"),
@@ -38,7 +38,7 @@ def test_a_turn_is_a_trace_of_its_calls_and_tools() -> None:
     assert result[0]["events"][0]["name"] == "route.decided"
 
 
-def test_attributes_are_those_of_the_conventions() -> None:
+def test_attributes_follow_semantic_conventions() -> None:
     _, call, tool, _ = (attributes(span) for span in spans(turn()))
     assert call["gen_ai.operation.name"] == "chat"
     assert call["gen_ai.provider.name"] == "anthropic"
@@ -52,7 +52,7 @@ def test_attributes_are_those_of_the_conventions() -> None:
     assert tool["gen_ai.tool.call.id"] == "tu_1"
 
 
-def test_failures_and_what_never_ended_are_errors() -> None:
+def test_failed_and_unfinished_spans_are_errors() -> None:
     bus, emitted = recording_bus()
     start = bus.emit(TurnStarted(user_message_hash="h", estimated_input_tokens=1), turn_id="t")
     call = bus.emit(ASK, turn_id="t", parent=start)
@@ -66,12 +66,12 @@ def test_failures_and_what_never_ended_are_errors() -> None:
     assert "upstream" not in otlp_json(emitted).decode()
 
 
-def test_the_same_events_give_the_same_bytes() -> None:
+def test_export_is_deterministic() -> None:
     assert otlp_json(turn()) == otlp_json(reversed(turn()))
     assert otlp_json([]).startswith(b'{"resourceSpans"')
 
 
-def test_the_bytes_are_what_opentelemetry_defines() -> None:
+def test_bytes_equal_those_of_opentelemetry_proto() -> None:
     service = pytest.importorskip(
         "opentelemetry.proto.collector.trace.v1.trace_service_pb2",
         reason="opentelemetry-proto is not installed: its definition is not asked",
@@ -91,7 +91,7 @@ def test_the_bytes_are_what_opentelemetry_defines() -> None:
     assert request.resource_spans[0].resource.attributes[0].value.string_value == "metis"
 
 
-def test_the_names_are_those_of_the_published_conventions() -> None:
+def test_names_are_in_published_conventions() -> None:
     names: Any = pytest.importorskip(
         "opentelemetry.semconv._incubating.attributes.gen_ai_attributes",
         reason="opentelemetry-semantic-conventions is not installed: its names are not asked",

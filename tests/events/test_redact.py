@@ -1,3 +1,5 @@
+"""Redaction of events: modes, pseudonyms and aggregates."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,13 +18,13 @@ def emitted_events(events: list[Event]) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("salt", ["", "pepper"])
-def test_redaction_gives_the_same_every_time_and_once_is_enough(mode: Redaction, salt: str) -> None:
+def test_redaction_is_deterministic_and_idempotent(mode: Redaction, salt: str) -> None:
     once = list(redact(every_event(), mode, salt=salt))
     assert list(redact(every_event(), mode, salt=salt)) == once
     assert list(redact(once, mode, salt=salt)) == once
 
 
-def test_each_mode_takes_out_what_it_promises() -> None:
+def test_each_mode_removes_its_fields() -> None:
     events = every_event()
     plain, pseudonymous, private = (emitted_events(list(redact(events, mode))) for mode in MODES)
     assert plain == emitted_events(events)
@@ -37,7 +39,7 @@ def test_each_mode_takes_out_what_it_promises() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_frame_of_an_event_stays(mode: Redaction) -> None:
+def test_event_envelope_is_preserved(mode: Redaction) -> None:
     for before, after in zip(every_event(), redact(every_event(), mode), strict=True):
         for field in ("id", "parent_event_id", "timestamp", "actor", "type"):
             assert getattr(before, field) == getattr(after, field)
@@ -45,7 +47,7 @@ def test_the_frame_of_an_event_stays(mode: Redaction) -> None:
         assert numbers.items() <= to_builtins(after.payload).items()
 
 
-def test_events_of_one_session_can_still_be_told_together() -> None:
+def test_events_of_one_session_can_still_be_grouped() -> None:
     bus, events = recording_bus()
     run_turn(bus)
     run_turn(bus, "sess_2", "turn_2")
@@ -55,7 +57,7 @@ def test_events_of_one_session_can_still_be_told_together() -> None:
     assert not set(sessions) & set(other)
 
 
-def test_of_aggregates_only_sums_are_left() -> None:
+def test_aggregate_mode_leaves_only_sums() -> None:
     events = every_event()
     assert list(redact(events, Redaction.AGGREGATE_ONLY)) == []
     totals = aggregate([*events, *events])

@@ -1,3 +1,5 @@
+"""The event registry: closed list of types, privacy classes, encoding and decoding."""
+
 import logging
 from decimal import Decimal
 from typing import Any
@@ -37,7 +39,7 @@ def name_of(payload: Payload) -> str:
     return row.type
 
 
-def test_the_catalogue_is_closed_and_its_names_are_of_one_form() -> None:
+def test_event_types_are_closed_and_names_have_one_form() -> None:
     for name, row in CATALOGUE.items():
         assert name == row.type
         assert name.partition(".")[0] in DOMAINS
@@ -53,13 +55,13 @@ def test_a_type_is_at_least_as_private_as_its_fields(name: str) -> None:
     )
 
 
-def test_no_type_has_a_field_for_what_was_said() -> None:
+def test_no_event_type_has_a_content_field() -> None:
     text = {"text", "prompt", "content", "message", "messages", "input", "output", "email"}
     assert not [name for name, row in CATALOGUE.items() if text & row.fields.keys()]
 
 
 @pytest.mark.parametrize("payload", every_payload(), ids=name_of)
-def test_a_valid_payload_is_told_and_read_back(payload: Payload) -> None:
+def test_valid_payload_round_trips(payload: Payload) -> None:
     bus, emitted = recording_bus()
     event = bus.emit(payload)
     assert emitted == [event]
@@ -70,7 +72,7 @@ def test_a_valid_payload_is_told_and_read_back(payload: Payload) -> None:
 
 
 class Foreign(Payload, frozen=True, kw_only=True):
-    """A payload that nobody has entered."""
+    """A payload type that is not registered."""
 
     number: int = 1
 
@@ -92,7 +94,7 @@ def test_an_invalid_payload_is_refused_or_dropped(
         assert "dropped an invalid event" in caplog.text
 
 
-def test_money_is_a_number_and_what_is_told_is_what_is_read_back() -> None:
+def test_money_is_a_number_and_round_trips() -> None:
     with pytest.raises(InvalidEventError, match="cost_usd"):
         completed(cost_usd=Decimal("NaN"))
     bus, emitted = recording_bus()
@@ -101,7 +103,7 @@ def test_money_is_a_number_and_what_is_told_is_what_is_read_back() -> None:
     assert emitted[0].payload.files_modified == ("a", "b")
 
 
-def test_a_payload_that_is_not_in_the_catalogue_is_refused() -> None:
+def test_unregistered_payload_is_refused() -> None:
     bus, emitted = recording_bus()
     with pytest.raises(InvalidEventError, match="not in the catalogue"):
         bus.emit(Foreign())
@@ -109,7 +111,7 @@ def test_a_payload_that_is_not_in_the_catalogue_is_refused() -> None:
 
 
 @pytest.mark.parametrize("payload", every_payload(), ids=name_of)
-def test_an_emitter_can_only_be_more_open(payload: Payload) -> None:
+def test_emitter_can_only_lower_privacy_class(payload: Payload) -> None:
     row = event_type_of(payload)
     assert row is not None
     for sensitivity in Sensitivity:
@@ -123,7 +125,7 @@ def test_an_emitter_can_only_be_more_open(payload: Payload) -> None:
 
 
 @pytest.mark.row("M-120")
-def test_the_class_of_a_tool_is_told_when_it_is_called() -> None:
+def test_tool_event_has_side_effect_class() -> None:
     bus, emitted = recording_bus()
     for effect in SideEffects:
         bus.emit(
@@ -139,7 +141,7 @@ def test_the_class_of_a_tool_is_told_when_it_is_called() -> None:
 
 
 @pytest.mark.row("M-079", "M-309")
-def test_the_whole_chain_stands_in_the_event() -> None:
+def test_routing_event_has_whole_chain() -> None:
     (event,) = [event for event in every_event() if isinstance(event.payload, RouteDecided)]
     assert isinstance(event.payload, RouteDecided)
     assert event.payload.chain[0].__struct_fields__ == (
@@ -164,7 +166,7 @@ def test_any_bytes_are_an_event_or_an_error(data: Any) -> None:
         read_event(data)
 
 
-def test_every_kind_of_word_is_told_apart() -> None:
+def test_every_field_kind_is_distinguished() -> None:
     emitted = b"".join(encode_json(event) for event in every_event()).decode()
     assert all(word in emitted for word in (PRIVATE, NAMED, REFERENCE))
 

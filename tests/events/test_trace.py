@@ -1,3 +1,5 @@
+"""The trace store: replay, queries, retention, export and concurrent writes."""
+
 import asyncio
 import csv
 import io
@@ -44,7 +46,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TraceStore
         yield trace
 
 
-async def test_what_is_replayed_is_what_was_live(store: TraceStore) -> None:
+async def test_replayed_events_equal_live_events(store: TraceStore) -> None:
     bus, emitted = recording_bus()
     bus.subscribe_batches(store.append, name="trace")
     run_turn(bus)
@@ -57,14 +59,14 @@ async def test_what_is_replayed_is_what_was_live(store: TraceStore) -> None:
     assert await store.select(EventQuery()) == emitted
 
 
-async def test_every_type_comes_back_as_it_was(store: TraceStore) -> None:
+async def test_every_event_type_round_trips(store: TraceStore) -> None:
     events = every_event()
     await store.append(events)
     await store.append(events[:3])
     assert await store.select(EventQuery()) == events
 
 
-async def test_each_part_of_a_query_narrows_it(store: TraceStore) -> None:
+async def test_each_query_condition_filters(store: TraceStore) -> None:
     bus, emitted = recording_bus()
     run_turn(bus)
     run_turn(bus, "sess_2", "turn_2")
@@ -82,7 +84,7 @@ async def test_each_part_of_a_query_narrows_it(store: TraceStore) -> None:
     assert await store.select(EventQuery(limit=2)) == emitted[:2]
 
 
-async def test_a_sweep_deletes_what_is_old_but_spares_the_audit(store: TraceStore) -> None:
+async def test_sweep_deletes_old_events_except_audit(store: TraceStore) -> None:
     events = every_event()
     await store.append(events)
     cutoff = START + timedelta(seconds=20)
@@ -103,7 +105,7 @@ async def test_a_sweep_deletes_what_is_old_but_spares_the_audit(store: TraceStor
     assert (await store.sweep(before=cutoff, dry_run=False)).deleted_count == 0
 
 
-def test_the_audit_is_what_somebody_may_have_to_answer_for() -> None:
+def test_audit_event_types() -> None:
     assert {name for name, row in CATALOGUE.items() if row.is_audit} == {
         *("routing.policy_invalid", "memory.eviction", "tool.confirmation_resolved"),
         *("trace.swept", "bus.gap_detected", "budget.warned", "budget.exceeded"),
@@ -112,7 +114,7 @@ def test_the_audit_is_what_somebody_may_have_to_answer_for() -> None:
     }
 
 
-async def test_what_a_crash_left_open_is_told_once(store: TraceStore) -> None:
+async def test_calls_left_open_by_crash_are_reported_once(store: TraceStore) -> None:
     bus, emitted = recording_bus()
     run_turn(bus)
     await store.append(emitted[:5])
@@ -125,7 +127,7 @@ async def test_what_a_crash_left_open_is_told_once(store: TraceStore) -> None:
     assert await report_gaps(store, later) == ()
 
 
-def test_exports_are_the_same_bytes_every_time() -> None:
+def test_export_is_deterministic() -> None:
     events = every_event()
     lines = list(write_jsonl(events))
     assert lines == list(write_jsonl(reversed(events)))
@@ -140,13 +142,13 @@ def test_exports_are_the_same_bytes_every_time() -> None:
         list(read_jsonl([b"{}"]))
 
 
-def test_a_cell_is_never_a_formula() -> None:
+def test_csv_cell_is_never_a_formula() -> None:
     bus, emitted = recording_bus()
     bus.emit(every_event()[0].payload, session_id="=1+1")
     assert b",'=1+1," in b"".join(write_csv(emitted))
 
 
-async def test_the_file_is_a_table_that_others_can_read(tmp_path: Path) -> None:
+async def test_file_is_a_readable_sqlite_table(tmp_path: Path) -> None:
     path = tmp_path / "trace.db"
     with closing(SqliteTrace(path)) as trace:
         await trace.append(every_event())
@@ -164,7 +166,7 @@ async def test_the_file_is_a_table_that_others_can_read(tmp_path: Path) -> None:
         assert await reread.select(EventQuery()) == every_event()
 
 
-async def test_a_file_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
+async def test_file_of_another_format_or_version_is_refused(tmp_path: Path) -> None:
     unusual, newer = tmp_path / "odd.db", tmp_path / "newer.db"
     unusual.write_bytes(b"this is not a database, not at all" * 40)
     with closing(sqlite3.connect(newer)) as writer:
@@ -183,7 +185,7 @@ async def test_unknown_types_in_a_file_are_skipped(tmp_path: Path) -> None:
         assert len(await trace.select(EventQuery())) == len(CATALOGUE) - 1
 
 
-async def test_many_appends_at_once_lose_nothing(tmp_path: Path) -> None:
+async def test_concurrent_appends_lose_nothing(tmp_path: Path) -> None:
     bus, emitted = recording_bus()
     for number in range(20):
         run_turn(bus, turn_id=f"turn_{number}")
@@ -193,14 +195,14 @@ async def test_many_appends_at_once_lose_nothing(tmp_path: Path) -> None:
     assert threading.active_count() < 50
 
 
-async def test_a_file_that_another_program_writes_does_not_stop_the_loop(tmp_path: Path) -> None:
+async def test_locked_file_does_not_block_the_event_loop(tmp_path: Path) -> None:
     path = tmp_path / "trace.db"
     events = every_event()
     with closing(SqliteTrace(path)) as trace, closing(sqlite3.connect(path)) as other:
         await trace.append(events[:1])
         other.execute("BEGIN IMMEDIATE")
         appending = asyncio.create_task(trace.append(events[1:]))
-        # The task waits in a thread: these turns of the loop would not come if it waited here.
+        # The task waits in a thread: the loop would not iterate if it waited here.
         for _ in range(3):
             await asyncio.sleep(0)
         assert not appending.done()
@@ -209,7 +211,7 @@ async def test_a_file_that_another_program_writes_does_not_stop_the_loop(tmp_pat
         assert len(await trace.select(EventQuery())) == len(events)
 
 
-async def test_the_log_of_a_file_goes_into_it_now_and_then(
+async def test_write_ahead_log_is_checkpointed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metis.events.trace._CHECKPOINT_ROWS", 10)

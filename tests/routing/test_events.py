@@ -1,3 +1,5 @@
+"""Events of routing decisions."""
+
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -29,7 +31,7 @@ HAIKU, OPUS = "anthropic:claude-haiku-4-5", "anthropic:claude-opus-4-7"
 
 
 @pytest.mark.row("M-079", "M-309")
-def test_a_decision_is_told_with_its_whole_chain() -> None:
+def test_decision_event_has_whole_chain() -> None:
     neighbour = Neighbour(
         model=HAIKU, similarity=1.0, success=1.0, sample_size=9, cost_usd=Decimal(1)
     )
@@ -54,7 +56,7 @@ def test_a_decision_is_told_with_its_whole_chain() -> None:
             }
 
 
-def test_everything_else_that_routing_tells_is_in_the_catalogue() -> None:
+def test_other_routing_events_are_registered() -> None:
     with pytest.raises(RoutingPolicyError) as caught:
         read_policy(b"schema_version = 2", catalog(), name=".metis/routing.toml")
     outage = Outage(provider="a", scope="provider", models=("a:x",), reason="gone", began_at=NOON)

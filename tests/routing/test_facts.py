@@ -1,3 +1,5 @@
+"""Health of models and providers: failures, outages and recovery."""
+
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,7 +20,7 @@ DOWN = ServerError("down")
 
 
 class Clock:
-    """A clock that stands still until it is told to go."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 5, 8, tzinfo=UTC)
@@ -45,7 +47,7 @@ def fail(health: Availability, model: str, times: int, error: ProviderError = DO
         health.record_failure(model, error)
 
 
-def test_five_failures_in_a_row_take_a_model_down(health: Availability, clock: Clock) -> None:
+def test_five_consecutive_failures_mark_model_down(health: Availability, clock: Clock) -> None:
     fail(health, "a:x", 4)
     assert health.outage("a:x") is None
     (began,) = health.record_failure("a:x", RateLimitError("slow"))
@@ -68,7 +70,7 @@ def test_failures_long_ago_or_before_a_success_do_not_count(
     assert health.outage("a:x") is None
 
 
-def test_three_models_down_take_the_provider_down(health: Availability) -> None:
+def test_three_models_down_mark_provider_down(health: Availability) -> None:
     for name in "xyz":
         fail(health, f"a:{name}", 5)
     outage = health.outage("a:other")
@@ -87,13 +89,13 @@ def test_models_that_went_down_long_ago_do_not_count(health: Availability, clock
     assert health.outage("a:other") is None
 
 
-def test_a_refused_key_takes_the_provider_down_at_once(health: Availability) -> None:
+def test_refused_key_marks_provider_down_at_once(health: Availability) -> None:
     (began,) = health.record_failure("a:x", AuthenticationError("no", status=401))
     assert (began.scope, began.models) == ("provider", ("a:x",))
     assert health.outage("a:y") == began
 
 
-def test_what_may_be_mended_on_this_side_can_be_lifted(health: Availability) -> None:
+def test_locally_fixable_outage_can_be_cleared(health: Availability) -> None:
     (began,) = health.record_failure("a:x", AuthenticationError("no", status=401))
     assert health.clear_local_fault("b:x") == ()
     assert health.clear_local_fault("a:y") == (began,)
@@ -104,7 +106,7 @@ def test_what_may_be_mended_on_this_side_can_be_lifted(health: Availability) -> 
     assert health.outage("b:x") is not None
 
 
-def test_two_network_errors_in_half_a_minute_take_the_provider_down(
+def test_two_network_errors_in_half_a_minute_mark_provider_down(
     health: Availability, clock: Clock
 ) -> None:
     health.record_failure("a:x", NetworkError("cut"))
@@ -117,7 +119,9 @@ def test_two_network_errors_in_half_a_minute_take_the_provider_down(
 
 
 @pytest.mark.parametrize("error", [InvalidRequestError("bad"), ContextOverflowError("long")])
-def test_our_own_faults_are_not_the_providers(health: Availability, error: ProviderError) -> None:
+def test_client_errors_do_not_count_against_provider(
+    health: Availability, error: ProviderError
+) -> None:
     fail(health, "a:x", 20, error)
     assert health.outage("a:x") is None
 
@@ -136,9 +140,7 @@ def test_a_success_clears_the_model_the_provider_and_the_network(
     assert health.outage("a:x") is None
 
 
-def test_after_five_minutes_of_rest_a_model_is_tried_again(
-    health: Availability, clock: Clock
-) -> None:
+def test_model_is_tried_again_after_five_minutes(health: Availability, clock: Clock) -> None:
     fail(health, "a:x", 5)
     clock.go(299)
     assert health.outage("a:x") is not None

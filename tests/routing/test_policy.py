@@ -1,3 +1,5 @@
+"""Routing rules files: predicates, problems, reloading and precedence."""
+
 import os
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -59,7 +61,7 @@ def facts(**given: Any) -> TurnFacts:
     return TurnFacts(**fields | given)
 
 
-def test_a_file_says_everything_that_a_policy_holds() -> None:
+def test_file_has_every_policy_field() -> None:
     policy = read_policy(WHOLE, catalog())
     assert policy.common.default == SONNET
     assert policy.tiers("/elsewhere") == {"fast": HAIKU, "balanced": SONNET, "deep": OPUS}
@@ -72,7 +74,7 @@ def test_a_file_says_everything_that_a_policy_holds() -> None:
     assert policy.version == read_policy(WHOLE, catalog()).version != "none"
 
 
-def test_a_workspace_replaces_and_does_not_merge() -> None:
+def test_workspace_policy_replaces_user_policy() -> None:
     own = b'[workspaces."/a"]\npattern = { cost_weight = 1 }\ntiers = { fast = "opus", balanced '
     own += b'= "opus", deep = "opus" }\n'
     policy = read_policy(WHOLE + own, catalog())
@@ -111,7 +113,7 @@ BROKEN = [
 
 @pytest.mark.row("M-177")
 @pytest.mark.parametrize(("text", "path"), BROKEN)
-def test_each_kind_of_broken_file_is_refused_with_its_place(text: str, path: str) -> None:
+def test_broken_file_error_names_the_path(text: str, path: str) -> None:
     with pytest.raises(RoutingPolicyError) as caught:
         read_policy(text.encode("latin-1"), catalog())
     assert path in [problem.path for problem in caught.value.problems]
@@ -143,14 +145,14 @@ BAD_CONDITIONS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("when", "place"), BAD_CONDITIONS)
-def test_each_bad_condition_is_refused_with_its_place(when: str, place: str) -> None:
+def test_invalid_condition_error_names_the_path(when: str, place: str) -> None:
     text = f'schema_version = 1\nrules = [{{ when = {when}, use = "haiku" }}]'
     with pytest.raises(RoutingPolicyError) as caught:
         read_policy(text.encode(), catalog())
     assert [problem.path for problem in caught.value.problems] == [f"$.rules[0].when{place}"]
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported() -> None:
     text = (
         b'schema_version = 3\nglobal_default = "x"\nother = 1\n'
         b'[[rules]]\nname = "a"\nwhen = { has_images = 1, no = 2 }\nuse = "claude"\n'
@@ -231,9 +233,7 @@ CASES[-1][2]["message"] = "x"
 
 
 @pytest.mark.parametrize(("when", "yes", "no"), CASES, ids=lambda value: str(value)[:40])
-def test_each_predicate_asks_what_its_name_says(
-    when: dict[str, Any], yes: dict[str, Any], no: dict[str, Any]
-) -> None:
+def test_each_predicate(when: dict[str, Any], yes: dict[str, Any], no: dict[str, Any]) -> None:
     assert holds(when, facts(**yes)) is True
     assert holds(when, facts(**no)) is False
 
@@ -242,14 +242,14 @@ def test_every_predicate_is_tested() -> None:
     assert {name for when, _, _ in CASES for name in when} == set(PREDICATES)
 
 
-def test_times_can_be_written_as_such() -> None:
+def test_times_may_be_toml_times() -> None:
     text = b"schema_version = 1\nrules = [{ when = { time_of_day_between = [09:00:00, 17:00:00] }, "
     policy = read_policy(text + b'use = "haiku" }]', catalog())
     assert all_hold(policy.rules("")[0].when, facts())
 
 
 @pytest.mark.parametrize("field", ["cost_today_usd", "team_budget_remaining_usd"])
-def test_amounts_that_are_no_numbers_are_refused(field: str) -> None:
+def test_non_numeric_amounts_are_refused(field: str) -> None:
     with pytest.raises(InvalidValueError, match=field):
         facts(**{field: Decimal("NaN")})
 
@@ -312,7 +312,7 @@ def test_any_value_is_a_condition_or_a_list_of_problems(value: object, turn: Tur
     assert problems or isinstance(all_hold(conditions, turn), bool)
 
 
-def test_conditions_are_not_nested_without_end() -> None:
+def test_nesting_of_conditions_is_bounded() -> None:
     when: dict[str, Any] = {"has_images": True}
     for _ in range(30):
         when = {"not": when}
@@ -327,7 +327,7 @@ def write(path: Path, text: str, at: int) -> None:
     os.utime(path, ns=(at, at))
 
 
-def test_a_changed_file_holds_from_the_next_turn_on(tmp_path: Path) -> None:
+def test_changed_file_applies_from_next_turn(tmp_path: Path) -> None:
     path = tmp_path / RULES_PATH
     fallback = Policy(common=Scope(default=OPUS))
     rules = RulesFile(path, catalog(), fallback=fallback)
@@ -359,6 +359,6 @@ def test_a_broken_file_leaves_the_last_good_rules_in_force(tmp_path: Path) -> No
     assert rules.read().policy.common.default == OPUS
 
 
-def test_a_folder_in_the_place_of_the_file_is_a_problem(tmp_path: Path) -> None:
+def test_directory_in_place_of_file_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / RULES_PATH).mkdir(parents=True)
     assert "cannot be read" in str(RulesFile(tmp_path / RULES_PATH, catalog()).read().problem)

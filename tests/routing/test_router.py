@@ -1,3 +1,5 @@
+"""The router: slots, rules, capabilities, outages, aliases and errors."""
+
 import itertools
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -116,7 +118,7 @@ def facts(*slots: ChainPolicy, **given: Any) -> TurnFacts:
 
 @pytest.mark.row("M-092", "M-093", "M-094", "M-095", "M-096", "M-097", "M-098", "M-085")
 @pytest.mark.parametrize("pair", list(itertools.combinations(SLOTS, 2)), ids="-".join)
-def test_of_two_slots_the_earlier_one_wins(pair: tuple[ChainPolicy, ChainPolicy]) -> None:
+def test_earlier_slot_wins(pair: tuple[ChainPolicy, ChainPolicy]) -> None:
     decision = router().decide(facts(*pair))
     assert decision.chosen == WINNERS[pair[0]]
     assert decision.chain[-1].policy is pair[0]
@@ -131,7 +133,7 @@ def test_of_two_slots_the_earlier_one_wins(pair: tuple[ChainPolicy, ChainPolicy]
 
 
 @pytest.mark.row("M-079", "M-098", "M-309")
-def test_both_defaults_give_the_same_record_and_another_chain() -> None:
+def test_both_defaults_give_equal_record_and_different_chain() -> None:
     default = Scope(default=IDS["one"])
     by_workspace = router(Policy(workspaces={"/w": default})).decide(facts(workspace_path="/w"))
     by_config = router(Policy(common=default)).decide(facts())
@@ -140,7 +142,7 @@ def test_both_defaults_give_the_same_record_and_another_chain() -> None:
     assert len(by_config.chain) == 7
 
 
-def test_the_first_rule_that_holds_wins_and_the_workspace_goes_first() -> None:
+def test_first_matching_rule_wins_and_workspace_is_first() -> None:
     policy = Policy(
         common=Scope(rules=(rule("a", IDS["one"], has_images=False),)),
         workspaces={
@@ -170,7 +172,7 @@ NEEDS: list[tuple[str, dict[str, Any], Reason]] = [
 
 @pytest.mark.row("M-205", "M-206", "M-207", "M-208", "M-217", "M-221")
 @pytest.mark.parametrize(("flag", "need", "reason"), NEEDS)
-def test_a_model_without_what_the_turn_needs_gives_way(
+def test_model_without_required_capability_is_skipped(
     flag: str, need: dict[str, Any], reason: Reason
 ) -> None:
     known = models({"three": flag})
@@ -188,7 +190,7 @@ def test_a_model_without_what_the_turn_needs_gives_way(
 
 
 @pytest.mark.row("M-214", "M-217")
-def test_a_turn_that_is_too_long_goes_elsewhere() -> None:
+def test_turn_over_context_window_goes_to_another_model() -> None:
     known = models()
     turn = facts(ChainPolicy.RULE, estimated_input_tokens=900, reserved_output_tokens=100)
     assert router(known=known).decide(turn).chosen == IDS["three"]
@@ -198,7 +200,7 @@ def test_a_turn_that_is_too_long_goes_elsewhere() -> None:
 
 
 @pytest.mark.row("M-119")
-def test_a_policy_keeps_a_model_from_a_class_of_side_effects() -> None:
+def test_policy_excludes_model_for_side_effect_class() -> None:
     text = 'schema_version = 1\nglobal_default = "two"\nexclude = { execute = ["one"] }\n'
     text += 'workspaces = { "/w" = { default = "one" } }'
     policy = read_policy(text.encode(), CATALOG)
@@ -212,13 +214,13 @@ def test_a_policy_keeps_a_model_from_a_class_of_side_effects() -> None:
         router(policy).decide(facts(sticky="one", side_effects={SideEffects.EXECUTE})).require()
 
 
-def test_a_provider_without_a_key_is_passed_over() -> None:
+def test_provider_without_key_is_skipped() -> None:
     decision = router(configured=PROVIDERS - {"p3"}).decide(facts(ChainPolicy.RULE))
     assert decision.chain[2].reason == Reason.NOT_CONFIGURED
     assert decision.chosen == IDS["seven"]
 
 
-def test_another_rule_takes_over_when_a_provider_is_down() -> None:
+def test_next_rule_applies_when_provider_is_down() -> None:
     policy = Policy(
         common=Scope(
             default=IDS["seven"],
@@ -240,7 +242,7 @@ def test_another_rule_takes_over_when_a_provider_is_down() -> None:
 
 @pytest.mark.parametrize("field", ["override", "sticky"])
 @pytest.mark.row("M-217")
-def test_what_the_user_asked_for_is_refused_and_not_replaced(field: str) -> None:
+def test_explicitly_chosen_model_is_refused_not_replaced(field: str) -> None:
     decision = router(known=models({"one": "images"})).decide(
         facts(has_images=True, **{field: "one"})
     )
@@ -252,7 +254,7 @@ def test_what_the_user_asked_for_is_refused_and_not_replaced(field: str) -> None
     assert (caught.value.model, caught.value.reason) == (IDS["one"], "no_vision_support")
 
 
-def test_without_any_model_the_error_lists_what_was_tried() -> None:
+def test_no_model_error_lists_attempts() -> None:
     decision = router(configured=frozenset({"other"})).decide(
         facts(ChainPolicy.RULE, ChainPolicy.WORKSPACE_DEFAULT)
     )
@@ -265,7 +267,7 @@ def test_without_any_model_the_error_lists_what_was_tried() -> None:
         router(Policy()).decide(facts()).require()
 
 
-def test_names_of_models_go_through_the_catalogue() -> None:
+def test_model_names_are_resolved_by_catalogue() -> None:
     assert router().decide(facts(override="p4:four")).chosen == IDS["four"]
     assert router().decide(facts(sticky="FOUR")).chosen == IDS["four"]
     with pytest.raises(UnknownModelError):
@@ -282,7 +284,7 @@ def test_names_of_models_go_through_the_catalogue() -> None:
         router(known=twice).decide(facts(override="x-1"))
 
 
-def test_a_swap_can_be_checked_before_it_is_made() -> None:
+def test_swap_can_be_checked_in_advance() -> None:
     choose = router(known=models({"one": "images"}))
     failure = choose.check("one", facts(has_images=True))
     assert failure is not None
@@ -303,7 +305,7 @@ def test_a_swap_can_be_checked_before_it_is_made() -> None:
         ("", AddressedPrompt("")),
     ],
 )
-def test_an_alias_at_the_start_of_a_message_is_taken_off(text: str, asked: AddressedPrompt) -> None:
+def test_alias_at_start_of_message_is_removed(text: str, asked: AddressedPrompt) -> None:
     assert parse_override(text) == asked
 
 
@@ -313,7 +315,7 @@ def test_an_alias_needs_a_message(text: str) -> None:
         parse_override(text)
 
 
-def test_a_worker_gets_the_model_of_its_tier_or_falls_through() -> None:
+def test_worker_gets_model_of_its_tier_or_default() -> None:
     turn = facts(ChainPolicy.DELEGATE_REQUEST)
     assert router().decide(turn).record == router().decide(turn).record
     decision = router().decide(turn)
@@ -327,7 +329,7 @@ def test_a_worker_gets_the_model_of_its_tier_or_falls_through() -> None:
     assert ruled.chosen == IDS["three"], "rules outrank a planner's request"
 
 
-def test_a_rule_about_the_budget_saves_money() -> None:
+def test_budget_rule_selects_cheaper_model() -> None:
     policy = Policy(
         common=Scope(
             default=IDS["one"], rules=(rule("poor", IDS["two"], cost_today_exceeds_usd=1),)
@@ -337,7 +339,7 @@ def test_a_rule_about_the_budget_saves_money() -> None:
     assert router(policy).decide(facts(cost_today_usd=Decimal("1.01"))).chosen == IDS["two"]
 
 
-def test_a_broken_rules_file_is_told_with_the_decision(tmp_path: Path) -> None:
+def test_broken_rules_file_is_reported_with_decision(tmp_path: Path) -> None:
     path = tmp_path / "routing.toml"
     path.write_text('schema_version = 1\nglobal_default = "one"')
     choose = router(RulesFile(path, CATALOG))
@@ -357,7 +359,7 @@ def test_a_broken_rules_file_is_told_with_the_decision(tmp_path: Path) -> None:
         {"needs_tools": st.booleans(), "estimated_input_tokens": st.integers(0, 1200)}
     ),
 )
-def test_the_same_facts_give_the_same_decision(
+def test_decision_is_deterministic(
     slots: set[ChainPolicy], configured: set[str], needs: dict[str, Any]
 ) -> None:
     turn = facts(*sorted(slots), **needs)

@@ -1,3 +1,5 @@
+"""Accumulating stream events into content, usage and stop reason."""
+
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -42,7 +44,7 @@ def accumulated(*events: StreamEvent) -> Accumulator:
 
 
 @pytest.mark.row("M-229", "M-231", "M-232", "M-233")
-def test_the_sum_of_the_deltas_is_the_content() -> None:
+def test_deltas_add_up_to_content() -> None:
     done = accumulated(
         MessageStart(M),
         ThinkingDelta(M, 0, "let me "),
@@ -65,7 +67,7 @@ def test_the_sum_of_the_deltas_is_the_content() -> None:
 
 
 @pytest.mark.row("M-232")
-def test_the_end_of_a_call_replaces_what_was_pieced_together() -> None:
+def test_end_of_call_replaces_accumulated_arguments() -> None:
     done = accumulated(
         ToolUseStart(M, 0, "tu_1", "f"),
         ToolUseInputDelta(M, 0, "tu_1", '{"a":1'),
@@ -74,7 +76,7 @@ def test_the_end_of_a_call_replaces_what_was_pieced_together() -> None:
     assert done.content == (ToolUseBlock("tu_1", "f", {"a": 12}),)
 
 
-def test_an_open_call_counts_with_what_has_come() -> None:
+def test_open_call_has_partial_arguments() -> None:
     cut = accumulated(ToolUseStart(M, 0, "tu_1", "f"), ToolUseInputDelta(M, 0, "tu_1", '{"a":'))
     (call,) = cut.content
     assert isinstance(call, ToolUseBlock)
@@ -84,7 +86,7 @@ def test_an_open_call_counts_with_what_has_come() -> None:
 
 
 @pytest.mark.row("M-234", "M-235")
-def test_usage_and_end_are_kept() -> None:
+def test_usage_and_stop_reason_are_stored() -> None:
     usage = Usage(
         input_tokens=1, output_tokens=2, cost_usd=Decimal(0), pricing_version="x", latency_ms=3
     )
@@ -102,7 +104,7 @@ def test_usage_and_end_are_kept() -> None:
 
 @pytest.mark.row("T34")
 @pytest.mark.parametrize("text", ["", "  ", "{}"])
-def test_no_arguments_are_an_empty_input(text: str) -> None:
+def test_absent_arguments_are_an_empty_input(text: str) -> None:
     assert parse_arguments(text) == ({}, None)
 
 
@@ -116,5 +118,5 @@ def test_no_arguments_are_an_empty_input(text: str) -> None:
         ('{"a":', "not JSON: Input data was truncated"),
     ],
 )
-def test_what_is_no_object_is_never_an_input(text: str, error: str) -> None:
+def test_non_object_arguments_are_never_an_input(text: str, error: str) -> None:
     assert parse_arguments(text) == ({}, InvalidInput(text, error))

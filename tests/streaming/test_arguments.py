@@ -1,3 +1,5 @@
+"""Partial tool arguments for display, and concatenated argument objects."""
+
 import json
 from typing import Any
 
@@ -34,13 +36,13 @@ from strategies import json_objects
     ],
 )
 @pytest.mark.row("M-294")
-def test_what_is_there_is_shown(text: str, view: dict[str, Any]) -> None:
+def test_partial_arguments_are_shown(text: str, view: dict[str, Any]) -> None:
     assert partial_arguments(text) == view
 
 
 @pytest.mark.row("M-294", "T123")
 @given(json_objects(), st.data())
-def test_any_beginning_has_a_view_and_the_whole_is_the_input(
+def test_any_prefix_has_a_view_and_the_whole_is_the_input(
     value: dict[str, Any], data: st.DataObject
 ) -> None:
     text = json.dumps(value, ensure_ascii=data.draw(st.booleans()))
@@ -50,8 +52,8 @@ def test_any_beginning_has_a_view_and_the_whole_is_the_input(
 
 
 @pytest.mark.row("M-294")
-def test_the_view_is_none_of_the_input() -> None:
-    """The raw text is kept as it came; what a screen is shown never becomes an input."""
+def test_view_never_becomes_the_input() -> None:
+    """The raw text is preserved; the view for a screen never becomes an input."""
     total = Accumulator()
     total.add(TextDelta("m", 0, "hi"))
     total.add(ToolUseStart("m", 1, "tu_1", "write"))
@@ -64,7 +66,7 @@ def test_the_view_is_none_of_the_input() -> None:
 
 
 @pytest.mark.row("T35")
-def test_objects_that_were_joined_are_split() -> None:
+def test_concatenated_objects_are_split() -> None:
     assert split_joined_objects(' {"a": 1}{"b": 2}\n {} ') == [{"a": 1}, {"b": 2}, {}]
     assert split_joined_objects('{"a": 1}') == []
     assert split_joined_objects('{"a": 1} x') == []

@@ -1,4 +1,4 @@
-"""The binary event stream of AWS, cut anywhere, broken anywhere."""
+"""The AWS binary event stream: any chunking, and any corruption."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from metis.streaming import EventFrame, EventStreamParser
 
 
 def frame(payload: bytes, **headers: str) -> bytes:
-    """A frame as AWS writes it; `_` in the name of a header stands for `-`."""
+    """Return a frame as AWS writes it; `_` in the name of a header is `-` on the wire."""
     named = b"".join(
         struct.pack(">B", len(name) + 1)
         + b":"
@@ -46,7 +46,7 @@ def read(*chunks: bytes) -> tuple[list[EventFrame], EventStreamParser]:
     return frames, parser
 
 
-def told(frames: list[EventFrame]) -> list[tuple[str, bytes]]:
+def error_of(frames: list[EventFrame]) -> list[tuple[str, bytes]]:
     return [(one.name, one.payload) for one in frames]
 
 
@@ -54,9 +54,12 @@ TWO = event("messageStart", b'{"role":"assistant"}') + event("contentBlockDelta"
 
 
 @pytest.mark.row("T135")
-def test_frames_are_the_same_wherever_they_are_cut() -> None:
+def test_frames_are_equal_for_any_chunking() -> None:
     whole, parser = read(TWO)
-    assert told(whole) == [("messageStart", b'{"role":"assistant"}'), ("contentBlockDelta", b"{}")]
+    assert error_of(whole) == [
+        ("messageStart", b'{"role":"assistant"}'),
+        ("contentBlockDelta", b"{}"),
+    ]
     assert parser.error is None
     for size in range(1, len(TWO)):
         pieces = [TWO[n : n + size] for n in range(0, len(TWO), size)]
@@ -66,7 +69,7 @@ def test_frames_are_the_same_wherever_they_are_cut() -> None:
 
 @needs_corpus
 @pytest.mark.row("T135")
-def test_recorded_streams_are_read() -> None:
+def test_recorded_streams_are_decoded() -> None:
     found = 0
     for exchange in exchanges("bedrock_converse"):
         if not exchange.get("raw_b64"):
@@ -85,7 +88,7 @@ def test_recorded_streams_are_read() -> None:
 
 @pytest.mark.row("T135")
 @pytest.mark.parametrize("kept", range(1, len(event("x", b"{}"))))
-def test_a_last_frame_that_is_cut_off_is_an_error(kept: int) -> None:
+def test_truncated_last_frame_is_an_error(kept: int) -> None:
     frames, parser = read(TWO + event("x", b"{}")[:kept])
     assert len(frames) == 2
     assert isinstance(parser.error, NetworkError)
@@ -115,7 +118,7 @@ def test_an_exception_in_place_of_an_event_ends_the_stream(
 
 
 @pytest.mark.row("T135")
-def test_an_error_of_the_stream_itself_is_told_in_its_headers() -> None:
+def test_stream_error_is_read_from_headers() -> None:
     bad = frame(b"", message_type="error", error_code="500", error_message="broken")
     _, parser = read(TWO + bad)
     assert isinstance(parser.error, ServerError)
@@ -128,7 +131,7 @@ def test_an_error_of_the_stream_itself_is_told_in_its_headers() -> None:
 
 @pytest.mark.row("T135")
 @given(place=st.integers(0, len(TWO) - 1), flip=st.integers(1, 255))
-def test_a_changed_byte_is_always_seen(place: int, flip: int) -> None:
+def test_every_changed_byte_is_detected(place: int, flip: int) -> None:
     data = bytearray(TWO)
     data[place] ^= flip
     frames, parser = read(bytes(data))
@@ -144,7 +147,7 @@ def test_any_bytes_give_frames_or_an_error(data: bytes) -> None:
     assert frames == []
 
 
-def test_headers_of_every_type_are_read() -> None:
+def test_headers_of_every_type_are_decoded() -> None:
     named = b"".join(
         bytes([1]) + name + bytes([kind]) + value
         for name, kind, value in (

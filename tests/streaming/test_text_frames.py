@@ -1,4 +1,4 @@
-"""Frames of text streams are the same wherever the bytes are cut."""
+"""Frames of text streams are equal for any chunking of the bytes."""
 
 import json
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from metis.streaming import (
 )
 from metis.streaming.text_frames import UNREADABLE
 
-# The example streams of the standard, and what servers really send.
+# Example streams of the SSE standard, and streams of real servers.
 CASES: list[tuple[str, bytes, list[SseFrame]]] = [
     ("one", b"data: a\n\n", [(b"", b"a")]),
     ("named", b"event: ping\ndata: {}\n\n", [(b"ping", b"{}")]),
@@ -63,7 +63,7 @@ def frames_of(chunks: Iterable[bytes]) -> list[SseFrame]:
 
 @pytest.mark.row("T121", "T122")
 @pytest.mark.parametrize(("_", "stream", "frames"), CASES, ids=IDS)
-def test_a_stream_gives_its_frames_however_it_is_cut(
+def test_stream_gives_equal_frames_for_any_chunking(
     _: str, stream: bytes, frames: list[SseFrame]
 ) -> None:
     assert frames_of([stream]) == frames
@@ -92,7 +92,7 @@ PIECES = st.sampled_from(
 
 @pytest.mark.row("T121", "T122")
 @given(st.lists(PIECES).map(b"".join), st.lists(st.integers(0, 60), max_size=6))
-def test_any_cut_of_any_bytes_gives_the_same_frames(stream: bytes, cuts: list[int]) -> None:
+def test_any_bytes_give_equal_frames_for_any_chunking(stream: bytes, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     chunks = [stream[a:b] for a, b in pairwise(places)]
     assert frames_of(chunks) == frames_of([stream]) == frames_of(bytes([b]) for b in stream)
@@ -103,7 +103,7 @@ NAMES = st.sampled_from([b"", b"ping", b"message_stop"])
 
 
 @given(st.lists(st.tuples(NAMES, ONE_LINE)))
-def test_what_is_written_is_read_back(frames: list[SseFrame]) -> None:
+def test_encoded_frames_round_trip(frames: list[SseFrame]) -> None:
     written = [encode_sse(data, event) for event, data in frames]
     assert frames_of(written) == frames
     assert frames_of([b"".join(written)]) == frames
@@ -126,7 +126,7 @@ def lines_of(*chunks: bytes) -> list[bytes]:
 @pytest.mark.parametrize(
     "stream", [b'{"a":1}\n{"b":2}\n', b'{"a":1}\r\n\r\n{"b":2}', b'\n{"a":1}\n\n{"b":2}\n\n']
 )
-def test_lines_come_whole_however_the_stream_is_cut(stream: bytes) -> None:
+def test_stream_gives_whole_lines_for_any_chunking(stream: bytes) -> None:
     wanted = [b'{"a":1}', b'{"b":2}']
     for at in range(len(stream) + 1):
         assert lines_of(stream[:at], stream[at:]) == wanted
@@ -134,7 +134,7 @@ def test_lines_come_whole_however_the_stream_is_cut(stream: bytes) -> None:
 
 
 @given(st.binary(), st.integers(0, 40))
-def test_any_cut_gives_the_same_lines(stream: bytes, at: int) -> None:
+def test_any_bytes_give_equal_lines_for_any_chunking(stream: bytes, at: int) -> None:
     assert lines_of(stream[:at], stream[at:]) == lines_of(stream)
 
 
@@ -149,7 +149,7 @@ ELEMENTS = st.lists(st.dictionaries(st.text(max_size=3), VALUES, max_size=3), ma
 
 
 @given(ELEMENTS, st.integers(1, 9), st.sampled_from([None, 2]))
-def test_elements_come_out_wherever_the_bytes_are_cut(
+def test_array_elements_are_equal_for_any_chunking(
     elements: list[object], size: int, indent: int | None
 ) -> None:
     data = json.dumps(elements, indent=indent, ensure_ascii=False).encode()
@@ -161,7 +161,7 @@ def test_elements_come_out_wherever_the_bytes_are_cut(
     assert parser.finish() == b""
 
 
-def test_an_element_comes_out_as_soon_as_it_is_whole() -> None:
+def test_array_element_is_emitted_when_complete() -> None:
     parser = JsonArrayParser()
     assert parser.feed(b'[{"a": "}') == []
     assert parser.feed(b'"}') == [b'{"a": "}"}']
@@ -170,14 +170,14 @@ def test_an_element_comes_out_as_soon_as_it_is_whole() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"]", b"[", b"[]", b" [ ] "])
-def test_nothing_is_no_element(data: bytes) -> None:
+def test_empty_array_has_no_element(data: bytes) -> None:
     parser = JsonArrayParser()
     assert parser.feed(data) == []
     assert parser.finish() in (b"", b"[", b"[ ")
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
-def test_a_frame_is_limited_by_all_its_bytes_and_not_by_those_of_the_frames_before(
+def test_frame_limit_counts_only_bytes_of_that_frame(
     size: int,
 ) -> None:
     def fed(length: int) -> int:
@@ -198,7 +198,7 @@ def fed_bytewise(parser: NdjsonParser | JsonArrayParser, data: bytes) -> list[by
     return [each for start in range(len(data)) for each in parser.feed(data[start : start + 1])]
 
 
-def test_a_frame_of_exactly_the_limit_is_read() -> None:
+def test_frame_of_exactly_the_limit_is_decoded() -> None:
     value = b'{"a":"12345678"}'
     # The end of a line, or of an object, does not count: the frame is complete with it.
     most = StreamLimits(frame_bytes=len(value))

@@ -1,4 +1,4 @@
-"""Schemas of tools are brought into what a target takes, and each change is told."""
+"""Tool schemas are fitted to what a target accepts, and each change is a reported loss."""
 
 import json
 import warnings
@@ -56,7 +56,7 @@ UNION: dict[str, Any] = {
 
 
 def judged(schema: Mapping[str, Any]) -> bool:
-    """Whether the types of the dialect take a schema; they refuse every key that they lack."""
+    """Return whether the types of the dialect accept a schema; they refuse unknown keys."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package warns about its own code when it is imported
         from google.genai import types  # noqa: PLC0415 - heavy, and only here
@@ -86,7 +86,7 @@ def reasons(wire: WireRequest) -> list[str]:
         {"oneOf": [{"type": "null"}, {"type": "string"}]},
     ],
 )
-def test_what_may_be_null_has_one_type_and_says_so(part: dict[str, Any]) -> None:
+def test_nullable_type_becomes_nullable_flag(part: dict[str, Any]) -> None:
     schema, changes = fit_tool_schema({"type": "object", "properties": {"a": part}}, NARROW)
     assert schema["properties"] == {"a": {"type": "string", "nullable": True}}
     assert changes
@@ -103,7 +103,7 @@ def test_several_types_become_a_union() -> None:
 
 
 @pytest.mark.row("T103", "T104", "T106")
-def test_gemini_takes_json_schema_as_it_is() -> None:
+def test_json_schema_for_gemini_is_unchanged() -> None:
     odd = {
         **TREE,
         "properties": {**TREE["properties"], "n": {"type": ["integer", "null"], "enum": [1, None]}},
@@ -115,7 +115,7 @@ def test_gemini_takes_json_schema_as_it_is() -> None:
 
 
 @pytest.mark.row("T104", "T212")
-def test_definitions_stand_where_they_are_used_and_recursion_ends_in_an_open_object() -> None:
+def test_references_are_inlined_and_recursion_ends_in_open_object() -> None:
     wire = sent("openai-compatible", tool(TREE))
     parameters = json.loads(wire.body)["tools"][0]["function"]["parameters"]
     name = {"type": "string", "description": "a name"}
@@ -127,7 +127,7 @@ def test_definitions_stand_where_they_are_used_and_recursion_ends_in_an_open_obj
 
 
 @pytest.mark.row("T104")
-def test_references_that_lead_nowhere_are_left_open_and_told() -> None:
+def test_dangling_references_become_open_with_loss() -> None:
     refs = {
         "a": {"$ref": "https://example.org/s.json"},
         "b": {"$ref": "#/$defs/none", "title": "B"},
@@ -138,7 +138,7 @@ def test_references_that_lead_nowhere_are_left_open_and_told() -> None:
 
 
 @pytest.mark.row("T104")
-def test_references_that_multiply_without_end_are_bounded() -> None:
+def test_exponential_references_are_bounded() -> None:
     doubled = {
         f"d{n}": {"type": "object", "properties": {k: {"$ref": f"#/$defs/d{n + 1}"} for k in "ab"}}
         for n in range(40)
@@ -154,7 +154,7 @@ def test_references_that_multiply_without_end_are_bounded() -> None:
 
 
 @pytest.mark.row("T106")
-def test_numbers_of_an_enum_are_texts_and_limits_whole() -> None:
+def test_enum_numbers_become_strings_and_limits_integers() -> None:
     properties = {
         "n": {"type": "integer", "enum": [1, 2]},
         "s": {"type": "string", "minLength": 1.0, "maxLength": "8"},
@@ -170,7 +170,7 @@ def test_numbers_of_an_enum_are_texts_and_limits_whole() -> None:
 
 @pytest.mark.row("T107", "T212")
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openai-responses", "azure"])
-def test_a_union_at_the_root_is_folded_into_one_object(name: str) -> None:
+def test_root_union_is_merged_into_one_object(name: str) -> None:
     wire = sent(name, tool(UNION))
     (told,) = json.loads(wire.body)["tools"]
     schema = told.get("input_schema") or told.get("parameters") or told["function"]["parameters"]
@@ -188,7 +188,7 @@ def test_a_union_at_the_root_is_folded_into_one_object(name: str) -> None:
 
 
 @pytest.mark.row("T107")
-def test_all_parts_at_the_root_are_needed_together() -> None:
+def test_root_all_of_requires_every_part() -> None:
     parts = [
         {"properties": {"a": {"type": "string"}}, "required": ["a"]},
         {"properties": {"b": {"type": "string"}}, "required": ["b"]},
@@ -208,7 +208,7 @@ def test_a_call_is_checked_against_the_schema_that_the_tool_has() -> None:
 
 
 @pytest.mark.row("T110")
-def test_every_form_of_a_schema_is_walked() -> None:
+def test_every_schema_keyword_is_visited() -> None:
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {
@@ -249,7 +249,7 @@ def test_every_form_of_a_schema_is_walked() -> None:
         {"allOf": [{"$ref": "#"}, {"anyOf": [{"$ref": "#"}]}]},
     ],
 )
-def test_strange_schemas_become_an_object_and_never_an_exception(odd: dict[str, Any]) -> None:
+def test_malformed_schemas_become_an_object_without_exception(odd: dict[str, Any]) -> None:
     schema, _ = fit_tool_schema(odd, NARROW)
     assert schema["type"] == "object"
     plain, _ = fit_tool_schema(odd, ToolSchemaRule(plain_root=True))
@@ -257,7 +257,7 @@ def test_strange_schemas_become_an_object_and_never_an_exception(odd: dict[str, 
 
 
 @pytest.mark.row("T105")
-def test_a_root_without_a_type_is_said_to_be_an_object() -> None:
+def test_root_without_type_becomes_object() -> None:
     wire = sent("anthropic", tool({"properties": {"a": {"type": "string"}}}))
     assert json.loads(wire.body)["tools"][0]["input_schema"]["type"] == "object"
 
@@ -272,7 +272,7 @@ def test_a_tool_without_a_description_is_described_by_its_name() -> None:
 
 
 @pytest.mark.row("T107", "T212")
-def test_the_words_of_a_client_go_through_and_a_fitting_schema_is_not_copied() -> None:
+def test_client_schema_is_unchanged_and_valid_schema_is_not_copied() -> None:
     anthropic = adapters.get("anthropic")
     body: Any = {
         "model": "claude-sonnet-4-6",
@@ -289,14 +289,14 @@ def test_the_words_of_a_client_go_through_and_a_fitting_schema_is_not_copied() -
 
 
 @pytest.mark.row("T103", "T104", "T106", "T107")
-def test_a_schema_is_brought_into_shape_once() -> None:
+def test_fitted_schema_is_cached() -> None:
     first, _ = fit_tool_schema(TREE, NARROW)
     again, _ = fit_tool_schema(json.loads(json.dumps(TREE)), NARROW)
     assert again is first
 
 
 @pytest.mark.row("T103", "T106")
-def test_a_host_of_ones_own_can_say_what_it_takes() -> None:
+def test_custom_host_declares_its_schema_subset() -> None:
     profile = replace(adapters.get("openai-compatible").profile, name="narrow", tool_schemas=NARROW)
     part = {"type": ["integer", "null"]}
     made = tool({"type": "object", "properties": {"a": part}})
@@ -307,7 +307,7 @@ def test_a_host_of_ones_own_can_say_what_it_takes() -> None:
 
 
 @pytest.mark.row("T103")
-def test_a_union_beside_several_types_stays() -> None:
+def test_union_with_several_types_is_unchanged() -> None:
     part = {"type": ["string", "integer"], "anyOf": [{"minLength": 2}, {"minimum": 3}]}
     fitted, changes = fit_tool_schema({"type": "object", "properties": {"a": part}}, NARROW)
     assert fitted["properties"]["a"] == {"anyOf": [{"minLength": 2}, {"minimum": 3}]}
@@ -315,7 +315,7 @@ def test_a_union_beside_several_types_stays() -> None:
 
 
 @pytest.mark.row("T107")
-def test_folding_keeps_what_is_needed_and_branches_of_several_types() -> None:
+def test_merging_keeps_required_properties_and_multi_type_branches() -> None:
     schema: dict[str, Any] = {
         "anyOf": [
             {"type": ["object", "null"], "properties": {"a": {}}, "required": ["a", "z"]},
@@ -368,9 +368,9 @@ VALUES = st.sampled_from(["x", 1, 5, None, [1], {"a": 1}])
 
 
 def as_json_schema(part: Any) -> Any:
-    """The dialect in JSON Schema: `nullable` as a union, and `oneOf` without its exclusion.
+    """Return the dialect as JSON Schema: `nullable` as a union, `oneOf` as `anyOf`.
 
-    A member of `oneOf` that was widened may overlap with another one; targets do not check that.
+    A widened member of `oneOf` may overlap with another one; targets do not check that.
     """
     if isinstance(part, list):
         return [as_json_schema(item) for item in cast("list[Any]", part)]
@@ -384,7 +384,7 @@ def as_json_schema(part: Any) -> Any:
 
 
 def with_closed_members(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema whose members accept no properties of each other: merged, these have one type."""
+    """Return the schema with members that refuse each other's properties."""
     shared = dict.fromkeys(schema.get("properties", {}), True)
     closed = dict(schema)
     for union in ("anyOf", "oneOf"):
@@ -410,14 +410,14 @@ def with_closed_members(schema: dict[str, Any]) -> dict[str, Any]:
         [NARROW, ToolSchemaRule(plain_root=True), ToolSchemaRule(type_lists=False)]
     ),
 )
-def test_whatever_a_tool_takes_its_fitted_schema_takes(
+def test_fitted_schema_accepts_whatever_the_tool_accepts(
     schema: dict[str, Any], value: dict[str, Any], rule: ToolSchemaRule
 ) -> None:
     judge = jsonschema_rs.Draft202012Validator
     try:
         checks = (schema, with_closed_members(schema))
         is_accepted = all(judge(each).is_valid(value) for each in checks)
-    except ValueError:  # a reference that leads nowhere
+    except ValueError:  # a dangling reference
         assume(condition=False)
         return
     fitted, _ = fit_tool_schema(schema, rule)

@@ -1,4 +1,4 @@
-"""Schemas of answers: narrower for a target, or refused; the makers' own SDKs are the judges."""
+"""Output schemas are narrowed for a target or refused; the official SDKs validate them."""
 
 import copy
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ TREE: dict[str, Any] = {
 OPEN: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
-def test_what_fits_is_given_back_itself() -> None:
+def test_valid_schema_is_returned_unchanged() -> None:
     for rule in (ANY_OUTPUT, GEMINI_OUTPUT, OPENAI_OUTPUT):
         assert fit_output_schema(PLACE, rule).schema is PLACE
     closed: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -57,10 +57,10 @@ def test_what_fits_is_given_back_itself() -> None:
     assert fit_output_schema(closed, OPENAI_STRICT_OUTPUT).schema is closed
 
 
-def test_a_schema_for_anthropic_is_one_that_its_sdk_would_not_change() -> None:
+def test_anthropic_sdk_leaves_fitted_schema_unchanged() -> None:
     fitted = fit_output_schema(PLACE, ANTHROPIC_OUTPUT)
     assert fitted.refusal is None
-    # The SDK moves what the API does not know into descriptions: there is nothing to move.
+    # The SDK moves unsupported keywords into descriptions: there is nothing to move.
     judged = transform_schema(copy.deepcopy(dict(fitted.schema)))
     assert list(described(judged)) == list(described(fitted.schema))
     assert set(fitted.changes) == {
@@ -89,7 +89,7 @@ def described(schema: Any) -> Iterator[str]:
             yield from described(item)
 
 
-def test_a_strict_schema_for_openai_is_one_that_its_sdk_would_not_change() -> None:
+def test_openai_sdk_leaves_fitted_strict_schema_unchanged() -> None:
     fitted = fit_output_schema(PLACE, OPENAI_STRICT_OUTPUT)
     assert fitted.refusal is None
     root: Any = copy.deepcopy(dict(fitted.schema))
@@ -98,7 +98,7 @@ def test_a_strict_schema_for_openai_is_one_that_its_sdk_would_not_change() -> No
     assert fitted.schema["properties"]["size"]["minimum"] == 1
 
 
-def test_a_reference_stands_alone() -> None:
+def test_reference_has_no_sibling_keys() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/A", "description": "the first"}},
@@ -129,14 +129,14 @@ def test_a_reference_stands_alone() -> None:
         ),
     ],
 )
-def test_what_cannot_be_told_is_refused(schema: Any, rule: OutputSchemaRule, why: str) -> None:
+def test_unsupported_schema_is_refused(schema: Any, rule: OutputSchemaRule, why: str) -> None:
     fitted = fit_output_schema(schema, rule)
     assert fitted.refusal is not None
     assert why in fitted.refusal
     assert fitted.schema == schema
 
 
-def test_a_schema_without_end_is_refused_and_not_walked_forever() -> None:
+def test_infinite_schema_is_refused() -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(90):
         deep = {"type": "array", "items": deep}

@@ -1,3 +1,5 @@
+"""The JSON Schema subset of tool definitions: accepted and refused schemas."""
+
 import copy
 import math
 from collections.abc import Callable, Iterator
@@ -89,7 +91,7 @@ def at(problems: list[Problem]) -> list[tuple[str, str]]:
 
 
 def places(schema: Schema, path: str = "$") -> Iterator[tuple[str, Schema]]:
-    """Every schema inside of a schema of the subset, with its path."""
+    """Yield every schema inside a schema of the subset, with its path."""
     yield path, schema
     for name, inner in schema.get("properties", {}).items():
         yield from places(inner, join_path(join_path(path, "properties"), name))
@@ -153,7 +155,7 @@ def test_additional_properties_may_be_a_boolean(flag: bool) -> None:  # noqa: FB
 
 
 @pytest.mark.parametrize(("keyword", "content", "rule", "inside"), ROWS)
-def test_each_refused_construct_is_named_with_what_lies_inside(
+def test_each_refused_construct_is_reported_with_its_content(
     keyword: str, content: object, rule: str, inside: tuple[str, ...]
 ) -> None:
     schema = {"properties": {"a": {keyword: content}}}
@@ -197,7 +199,7 @@ def test_each_refused_construct_is_named_with_what_lies_inside(
         ({"\ud800": "string"}, "$"),
     ],
 )
-def test_a_bad_shape_is_named(schema: object, path: str) -> None:
+def test_malformed_keyword_is_reported(schema: object, path: str) -> None:
     assert at(check_schema(schema)) == [(path, "M-153")]
 
 
@@ -260,7 +262,7 @@ def test_schemas_of_the_allowed_depth_pass() -> None:
     ]
 
 
-def test_a_schema_that_holds_itself_ends_with_problems() -> None:
+def test_cyclic_schema_is_reported() -> None:
     schema: Schema = {"properties": {}}
     schema["properties"] |= {"a": schema, "b": schema}
     found = check_schema(schema)
@@ -285,7 +287,7 @@ loose_schemas = st.recursive(
 
 
 @given(loose_schemas)
-def test_any_json_gives_a_verdict_and_no_less_strict_a_one_than_json_schema(schema: object) -> None:
+def test_subset_check_is_at_least_as_strict_as_json_schema(schema: object) -> None:
     if not check_schema(schema):
         assert isinstance(schema, dict)
         assert jsonschema_rs.meta.is_valid(schema)  # pyright: ignore[reportUnknownArgumentType] - any mapping
@@ -293,7 +295,7 @@ def test_any_json_gives_a_verdict_and_no_less_strict_a_one_than_json_schema(sche
 
 @pytest.mark.row("M-163", "M-286")
 @given(schemas, st.sampled_from(REFUSED), st.data())
-def test_a_refused_construct_is_found_wherever_it_is_planted(
+def test_refused_construct_is_found_at_any_depth(
     schema: Schema, case: tuple[str, object, str, tuple[str, ...]], data: st.DataObject
 ) -> None:
     keyword, content, rule, inside = case

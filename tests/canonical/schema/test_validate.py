@@ -1,4 +1,4 @@
-"""Values are judged as by independent JSON Schema validators."""
+"""Schema validation agrees with independent JSON Schema validators."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -20,11 +20,11 @@ Schema = dict[str, Any]
 
 JUDGES = [jsonschema_rs.Draft7Validator, jsonschema_rs.Draft202012Validator]
 
-# Few values, so that equal, nearly equal and differently typed ones meet often.
+# Few values, so that equal, nearly equal and differently typed ones collide often.
 scalars = st.sampled_from(
     [None, True, False, 0, 1, 1.0, 0.0, -0.0, -1, 1.5, 2**53 + 1, 2.0**53, 1e300, "", "a", "1", "ü"]
 )
-# The judge leaves the empty name out of its paths, so it is not among these.
+# The reference validator omits the empty name in paths, so it is excluded.
 names = st.sampled_from(["a", "b", "a.b", "$ref", "type", 'q"', "ü"])
 json_values = st.recursive(
     scalars,
@@ -63,7 +63,7 @@ plain: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def near(draw: st.DrawFn, schema: Schema) -> Any:
-    """A value that mostly fits a schema."""
+    """Draw a value that mostly matches a schema."""
     if draw(st.integers(0, 9)) == 0:
         return draw(json_values)
     if "enum" in schema:
@@ -80,7 +80,7 @@ def near(draw: st.DrawFn, schema: Schema) -> Any:
 
 
 def is_reported(error: jsonschema_rs.ValidationError, ours: set[str]) -> bool:
-    """Whether we report what the judge found; unexpected properties one by one, at their place."""
+    """Return whether the reference error is reported here; unexpected properties one by one."""
     path = reduce(join_path, error.instance_path, "$")
     match error.kind:
         case jsonschema_rs.ValidationErrorKind.AdditionalProperties(unexpected):
@@ -88,16 +88,16 @@ def is_reported(error: jsonschema_rs.ValidationError, ours: set[str]) -> bool:
         case jsonschema_rs.ValidationErrorKind.FalseSchema():  # the same, but it names no property
             return any(ours_path != path and ours_path.startswith(path) for ours_path in ours)
         case jsonschema_rs.ValidationErrorKind.Required(name):
-            # The judge also misses a property that is there, but must not be.
+            # The reference validator also reports a property that is present but forbidden.
             return path in ours or join_path(path, name) in ours
         case _:
             return path in ours
 
 
-def assert_judged_alike(schema: Schema, value: object) -> None:
+def assert_same_problems(schema: Schema, value: object) -> None:
     ours = {problem.path for problem in compile_tool_input(schema)(value)}
     for judge in JUDGES:
-        # The judge leaves out some errors of values that are of a wrong type already.
+        # The reference validator omits some errors of values with a wrong type.
         errors = list(judge(schema, validate_formats=False).iter_errors(value))
         assert bool(ours) == bool(errors)
         assert all(is_reported(error, ours) for error in errors)
@@ -105,17 +105,17 @@ def assert_judged_alike(schema: Schema, value: object) -> None:
 
 @pytest.mark.row("M-142")
 @given(schemas, st.data())
-def test_near_inputs_are_judged_as_by_a_json_schema_validator(
+def test_near_valid_inputs_agree_with_reference_validator(
     schema: Schema, data: st.DataObject
 ) -> None:
     assert check_schema(schema) == []
-    assert_judged_alike(schema, data.draw(near(schema)))
+    assert_same_problems(schema, data.draw(near(schema)))
 
 
 @pytest.mark.row("M-142")
 @given(schemas, json_values)
-def test_any_input_is_judged_as_by_a_json_schema_validator(schema: Schema, value: object) -> None:
-    assert_judged_alike(schema, value)
+def test_any_input_agrees_with_reference_validator(schema: Schema, value: object) -> None:
+    assert_same_problems(schema, value)
 
 
 EDIT: Schema = {
@@ -152,12 +152,12 @@ def test_every_problem_is_reported_with_its_path() -> None:
     ]
 
 
-def test_input_that_fits_gives_no_problem() -> None:
+def test_valid_input_has_no_problem() -> None:
     value = {"path": "a", "mode": 3.0, "files": [{"name": "x", "a.b": None}], "other": 1}
     assert compile_tool_input(EDIT)(value) == []
 
 
-def test_paths_start_where_the_input_lies() -> None:
+def test_paths_start_at_given_root() -> None:
     found = compile_tool_input(EDIT)({"mode": "fast", "path": 1}, "$.content[0].input")
     assert [problem.path for problem in found] == ["$.content[0].input.path"]
 
@@ -196,7 +196,7 @@ class Mode(StrEnum):
         ({"type": "object", "additionalProperties": False}, {None: 1}, False),
     ],
 )
-def test_python_values_count_as_what_json_would_make_of_them(
+def test_python_values_are_checked_as_json(
     schema: Schema,
     value: object,
     is_valid: bool,  # noqa: FBT001 - a parameter of the test
@@ -210,7 +210,7 @@ def test_a_schema_outside_of_the_subset_is_not_compiled() -> None:
     assert [problem.rule for problem in caught.value.problems] == ["M-154", "M-153"]
 
 
-def test_a_schema_that_changes_later_does_not_change_its_check() -> None:
+def test_compiled_schema_ignores_later_changes() -> None:
     schema: Schema = {"properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
     check = compile_tool_input(schema)
     schema["properties"]["a"]["enum"].append("y")
@@ -304,7 +304,7 @@ output_values = st.recursive(
 
 
 @pytest.mark.parametrize("schema", OUTPUT_SCHEMAS, ids=range(len(OUTPUT_SCHEMAS)))
-def test_output_is_judged_as_by_a_json_schema_validator(schema: dict[str, Any]) -> None:
+def test_output_check_agrees_with_reference_validator(schema: dict[str, Any]) -> None:
     validate = compile_output_schema(schema)
     judge = jsonschema.Draft202012Validator(schema)
 
@@ -352,7 +352,7 @@ def test_a_schema_with_an_unchecked_keyword_is_refused(schema: dict[str, Any], p
     assert caught.value.path == path
 
 
-def test_a_schema_that_never_ends_is_refused() -> None:
+def test_infinite_schema_is_refused() -> None:
     endless = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
     with pytest.raises(InvalidValueError, match="nested too deeply"):
         compile_output_schema(endless)(1)

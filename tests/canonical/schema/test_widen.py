@@ -1,4 +1,4 @@
-"""Schemas of MCP servers: widened to the tool subset, and accepting no less."""
+"""MCP server schemas are widened to the tool subset and accept no less."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "expected"), CASES)
-def test_examples(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_widened_examples(schema: dict[str, Any], expected: dict[str, Any]) -> None:
     assert widen_schema(schema) == expected
 
 
@@ -133,7 +133,7 @@ VALUES = st.recursive(
 
 
 @given(SCHEMAS, SCHEMAS, st.lists(st.dictionaries(NAMES, VALUES), min_size=1, max_size=8))
-def test_what_the_server_accepts_is_accepted(
+def test_widened_schema_accepts_what_the_server_accepts(
     properties: Any, definition: Any, objects: list[dict[str, Any]]
 ) -> None:
     schema = {"properties": {"a": properties}, "$defs": {"d": definition}}
@@ -159,11 +159,11 @@ def test_what_the_server_accepts_is_accepted(
         {"type": "string", "required": True, "properties": 5, "items": [1], "enum": "x"},
     ],
 )
-def test_odd_schemas_end_in_the_subset(schema: dict[str, Any]) -> None:
+def test_any_schema_is_widened_into_the_subset(schema: dict[str, Any]) -> None:
     assert check_schema(widen_schema(schema)) == []
 
 
-def test_a_schema_that_grows_without_end_is_cut() -> None:
+def test_exponential_schema_is_bounded() -> None:
     levels = {
         f"l{number}": {
             "properties": {
