@@ -18,6 +18,7 @@ from metis.gateway.server import make_server
 from metis.session.models import Models
 from metis.store import Store
 from metis.transport.keys import Keys
+from metis.transport.sockets import send_parts_at_once
 
 Handler = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 
@@ -147,7 +148,7 @@ async def serve(  # noqa: PLR0913 - settings, all by name
         config, Keys(environment={}), recorder=recorder, store=store, has_connection_watch=True
     )
     sock = socket.socket()
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as `listening_socket` does
+    send_parts_at_once(sock)
     sock.bind(("127.0.0.1", 0))
     server = make_server(gateway, lambda: config, None)
     task = asyncio.ensure_future(server.serve([sock]))

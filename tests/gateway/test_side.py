@@ -145,9 +145,15 @@ async def test_other_paths_pass_to_the_provider_with_its_key() -> None:
         batches = decode(
             (await gateway.get("/v1/messages/batches", anthropic_version="1", **key))[2]
         )
+        chat = {"model": "claude-x", "messages": [{"role": "user", "content": "hi"}]}
+        answer = decode((await gateway.post("/pass/anthropic/v1/messages", chat, **key))[2])
+        models = decode((await gateway.get("/pass/openai/v1/models", **key))[2])
         missing = await gateway.post("/pass/groq/v1/x", {}, **key)
         climbing = await gateway.post("/pass/openai/v1/../../x", {}, **key)
     assert embeddings["path"] == "/v1/embeddings"
+    # A path that the gateway serves itself goes where the client says, too.
+    assert (answer["path"], decode(answer["body"])) == ("/v1/messages", chat)
+    assert models["path"] == "/v1/models"
     assert embeddings["key"] == "Bearer key-of-openai"
     assert embeddings["body"] == '{"input":"x"}'
     assert audio["path"] == "/v1/audio/speech?x=1"

@@ -20,6 +20,7 @@ from metis.session.reply import collect_reply
 from metis.settings import LoadedSettings, UserPaths, load
 from metis.store import open as open_store
 from metis.store.entries import entry_of
+from metis.transport.sockets import send_parts_at_once
 
 _HOST = "127.0.0.1"
 _SIMULATOR = "sim"
@@ -29,8 +30,7 @@ def run_web(store: str | None, port: int, *, opens_browser: bool) -> int:
     """Serve the viewer until it is interrupted."""
     try:
         listening = socket.create_server((_HOST, port))
-        # asyncio sets this only for sockets that name their protocol.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_parts_at_once(listening)
     except OSError as error:
         raise SettingsError(f"port {port}: {error.strerror}", place="--port") from None
     token = secrets.token_urlsafe(24)

@@ -112,6 +112,8 @@ _ANTHROPIC_OTHERS = re.compile(
 )
 
 
+_NAMED_PROVIDER: Final = "/pass/"
+"""What the path of a call begins with whose provider the client names."""
 MAX_PATH: Final = 2048
 """No API has longer paths. The patterns would take seconds for one of 64 kB, before any key is
 checked, and the caches would hold thousands of them."""
@@ -131,6 +133,8 @@ def match_path(method: str, path: str) -> Endpoint | None:
 @lru_cache(4096)
 def _match_path(method: str, path: str) -> Endpoint | None:
     path = "/" + path.strip("/")
+    if path.startswith(_NAMED_PROVIDER):
+        return None  # the client names the provider: nothing is read or translated
     suffixes = _POST_SUFFIXES if method == "POST" else _GET_SUFFIXES
     end = _LAST_SEGMENTS.search(path)
     if end is not None:
@@ -245,8 +249,8 @@ def match_other(path: str, *, is_anthropic: bool, is_google: bool) -> OtherPath 
 
 @lru_cache(4096)
 def _match_other(path: str, *, is_anthropic: bool, is_google: bool) -> OtherPath | None:
-    if path.startswith("/pass/"):
-        provider, _, rest = path.removeprefix("/pass/").partition("/")
+    if path.startswith(_NAMED_PROVIDER):
+        provider, _, rest = path.removeprefix(_NAMED_PROVIDER).partition("/")
         return OtherPath(provider, f"/{rest}")
     if is_google or path.startswith(("/v1beta", "/v1alpha", "/upload/v1beta", "/download/v1beta")):
         return OtherPath("gemini", path)

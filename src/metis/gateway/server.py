@@ -20,6 +20,7 @@ from websockets.frames import Frame
 from metis.canonical.errors import MetisError
 from metis.gateway.app import Gateway
 from metis.gateway.config import GatewayConfig, Limits
+from metis.transport.sockets import send_parts_at_once
 
 log = logging.getLogger("metis.gateway")
 
@@ -258,9 +259,7 @@ def listening_socket(config: GatewayConfig, *, shares_port: bool = False) -> soc
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # asyncio sets this only for sockets that name their protocol. Without it a body waits for the
-    # client's acknowledgement of the headers, which takes 40 ms.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    send_parts_at_once(sock)
     if shares_port:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     sock.bind((config.host.strip("[]"), config.port))

@@ -46,6 +46,7 @@ from metis.store import open as open_store
 from metis.tools import Factory, Registry, Workspace
 from metis.transport import Keys, Transport
 from metis.transport.keys import default_key_file
+from metis.transport.sockets import send_parts_at_once
 from metis.wire.call import AdapterOptions
 
 if TYPE_CHECKING:
@@ -97,9 +98,7 @@ class LazySimulator:
 
     def __init__(self) -> None:
         self._socket = socket.create_server((_HOST, 0))
-        # asyncio sets this only for sockets that name their protocol; parts of a response would
-        # wait for each other's acknowledgement, 40 ms at a time.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_parts_at_once(self._socket)
         self._socket.setblocking(False)  # noqa: FBT003 - positional-only
         self._loading: asyncio.Task[None] | None = None
         self._running: tuple[LoopThread, Simulator] | None = None

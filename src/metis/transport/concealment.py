@@ -13,6 +13,8 @@ MARK = "[key]"
 # So many characters of a key in a row are concealed. Fewer could be an ordinary word, and fewer are
 # what providers show on purpose to say which key they mean.
 _MIN_PART = 8
+# A local server gets `x` for a key: concealed, it would take every such letter out of errors.
+_MIN_KEY = 3
 # Shorter parts of a composite key (`id:secret:token`) could be ordinary words of an error text.
 _MIN_SECRET_CHARACTERS = 16
 # A key is recognised however single characters of it are written, also escaped several times over.
@@ -31,7 +33,7 @@ _FIELDS = ("text", "code", "kind", "request_id", "location")
 
 def without_key(text: str, key: str | None) -> str:
     """Return a text without a key, its parts of eight characters or more, and its encodings."""
-    if not key or not text:
+    if not key or not text or len(key) < _MIN_KEY:
         return text
     parts = _parts(_forms(key))
     shortest = min(map(len, parts))
