@@ -1,4 +1,4 @@
-"""A provider of three protocols on loopback that answers from a script."""
+"""A scripted provider of three protocols on loopback."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -46,7 +46,7 @@ NAMES = {
 
 
 class Say(Struct, frozen=True, kw_only=True):
-    """One answer: blocks, or an error; `events` cuts the stream after so many."""
+    """One scripted response: blocks or an error; `events` cuts the stream after so many."""
 
     content: tuple[ContentBlock, ...] = ()
     stop_reason: StopReason | None = None

@@ -1,4 +1,4 @@
-"""Faults for the tests of sessions: what goes wrong at a wait, and what must hold afterwards."""
+"""Fault injection for session tests: faults at a wait, and checks afterwards."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ MODELS = (
 """One model of each protocol."""
 
 ALL = os.environ.get("METIS_TEST_FAULTS") == "all"
-"""Whether every fault is tried on every protocol; else each fault on one of them, in turn."""
+"""Whether every fault is tested on every protocol; otherwise each fault on one protocol in turn."""
 
 THINKS = AdapterOptions(
     max_output_tokens=3000,
@@ -40,7 +40,7 @@ THINKS = AdapterOptions(
 
 
 class At:
-    """Runs a coroutine, and does something to it at its n-th wait."""
+    """Runs a coroutine and calls a function at its n-th wait."""
 
     def __init__(
         self, work: Coroutine[Any, Any, None], at: int, fault: Callable[[], BaseException]
@@ -75,7 +75,7 @@ class At:
 async def run_with(
     session: Session, words: str, at: int, fault: Callable[[], BaseException]
 ) -> bool:
-    """Send, with a fault at the n-th wait of the turn's own task; whether it came to that wait."""
+    """Send a prompt with a fault at the n-th wait; return whether that wait was reached."""
     turn = session._new_turn(words)  # pyright: ignore[reportPrivateUsage] - the task itself
     work = At(session._run(turn), at, fault)  # pyright: ignore[reportPrivateUsage] - the same
 
@@ -100,7 +100,7 @@ def options_for(base_url: str, **fields: Any) -> Options:
 
 
 def check_whole(messages: list[Message]) -> None:
-    """Every message is finished, and every call has its result."""
+    """Check that every message is finished and every call has its result."""
     assert validate_session(messages) == []
     calls = [b.id for m in messages for b in m.content if isinstance(b, ToolUseBlock)]
     results = [b.tool_use_id for m in messages for b in m.content if isinstance(b, ToolResultBlock)]
@@ -109,7 +109,7 @@ def check_whole(messages: list[Message]) -> None:
 
 
 async def check_goes_on(m: Metis, session_id: str, number: int) -> None:
-    """The session is whole, and the strict simulator takes its next request on every protocol."""
+    """Check that the session is valid and the strict simulator accepts its next request."""
     session = await m.resume(session_id)
     stored = await m.store.messages(session_id)
     assert session.messages == stored

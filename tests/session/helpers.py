@@ -1,4 +1,4 @@
-"""Options, a tool and events for the tests of sessions."""
+"""Options, a tool and event helpers for session tests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ GPT = "openai:gpt-5"
 
 
 class ReadFile:
-    """A tool that reads nothing."""
+    """A tool that returns a fixed text."""
 
     ran: list[Mapping[str, Any]] = []  # noqa: RUF012 - shared by all on purpose, cleared by tests
 

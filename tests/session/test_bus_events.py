@@ -1,4 +1,4 @@
-"""What a session tells the bus beside its turns: questions, refusals, outages, rules, sizes."""
+"""Bus events of a session besides its turns: confirmations, outages, rules, budgets."""
 
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -53,8 +53,8 @@ ONE = Decimal("0.000654")
 P = TypeVar("P", bound=Payload)
 
 
-class Heard(list[Event]):
-    """All events of a bus."""
+class EventLog(list[Event]):
+    """Collects all events of a bus."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Heard(list[Event]):
 
 
 class WriteFile(ReadFile):
-    """A tool that says that it wrote."""
+    """A tool that claims to have written a file."""
 
     @property
     def definition(self) -> ToolDefinition:
@@ -81,8 +81,8 @@ class WriteFile(ReadFile):
 
 
 @pytest.mark.row("M-145")
-async def test_arguments_that_are_refused_are_one_event_without_what_stood_there(url: str) -> None:
-    heard = Heard()
+async def test_refused_arguments_are_one_event_without_their_content(url: str) -> None:
+    heard = EventLog()
     wrong = say(call("read_file", new_tool_use_id(), path=["xyzzy"]))
     async with (
         serving(Fake(wrong, say("sorry"))) as fake,
@@ -106,10 +106,10 @@ async def test_arguments_that_are_refused_are_one_event_without_what_stood_there
         (None, "timeout", "once"),
     ],
 )
-async def test_a_question_and_its_answer_are_told(
+async def test_confirmation_and_answer_are_events(
     url: str, verdict: Verdict | None, decision: str, scope: str
 ) -> None:
-    heard = Heard()
+    heard = EventLog()
 
     async def ask(_: Question) -> Answer:
         if verdict is None:
@@ -141,7 +141,7 @@ async def test_a_question_and_its_answer_are_told(
     assert list(cause_faults(heard)) == []
 
 
-async def test_what_one_session_allows_another_is_still_asked(url: str) -> None:
+async def test_permission_of_one_session_does_not_apply_to_another(url: str) -> None:
     questions: list[str] = []
 
     async def ask(question: Question) -> Answer:
@@ -164,8 +164,8 @@ async def test_what_one_session_allows_another_is_still_asked(url: str) -> None:
     assert questions == [one.id, two.id]
 
 
-async def test_a_turn_tells_all_its_tokens_and_how_long_its_parts_took(url: str) -> None:
-    heard = Heard()
+async def test_turn_event_has_tokens_and_durations(url: str) -> None:
+    heard = EventLog()
     reading = say("I read.", call("read_file", new_tool_use_id(), path="a"), pause_s=0.01)
     async with (
         serving(Fake(reading, say("done"))) as fake,
@@ -183,8 +183,8 @@ async def test_a_turn_tells_all_its_tokens_and_how_long_its_parts_took(url: str)
 
 
 @pytest.mark.row("T137")
-async def test_what_came_before_a_cancel_is_told_with_its_cost(url: str) -> None:
-    heard = Heard()
+async def test_cancelled_turn_event_has_partial_cost(url: str) -> None:
+    heard = EventLog()
     slow = say("one two three four", events=4, hang=True)
     async with serving(Fake(slow)) as fake, Metis(url, options(fake, bus=heard.bus)) as m:
         session = await m.session(model="sonnet")
@@ -204,8 +204,8 @@ async def test_what_came_before_a_cancel_is_told_with_its_cost(url: str) -> None
         assert cancelled.partial_llm_calls == 1
 
 
-async def test_an_outage_and_its_end_are_told_once(url: str) -> None:
-    heard = Heard()
+async def test_outage_and_recovery_are_one_event_each(url: str) -> None:
+    heard = EventLog()
     down = [say(status=503, error="overloaded") for _ in range(5)]
     retry = Retry(attempts=2, first_s=0.0)
     async with (
@@ -235,8 +235,8 @@ async def test_an_outage_and_its_end_are_told_once(url: str) -> None:
     assert heard.of(RouteDecided)[-1].winner_index == -1
 
 
-async def test_after_a_refused_key_the_next_question_is_asked(url: str) -> None:
-    heard = Heard()
+async def test_turn_after_refused_key_is_sent(url: str) -> None:
+    heard = EventLog()
     refused = say(status=401, error="invalid x-api-key")
     async with (
         serving(Fake(refused, refused, say("at last"))) as fake,
@@ -250,7 +250,7 @@ async def test_after_a_refused_key_the_next_question_is_asked(url: str) -> None:
     assert len(heard.of(RoutingProviderUnavailable)) == 2
 
 
-async def test_a_key_that_is_put_into_the_file_counts_at_once(url: str, tmp_path: Path) -> None:
+async def test_new_key_in_file_is_used_at_once(url: str, tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     async with serving(Fake()) as fake:
         given = options(fake, key_file=file)
@@ -263,10 +263,10 @@ async def test_a_key_that_is_put_into_the_file_counts_at_once(url: str, tmp_path
             assert session.preview_swap(GPT).fits
 
 
-async def test_broken_rules_are_told_once_and_the_last_good_ones_hold(
+async def test_broken_rules_are_reported_once_and_last_valid_rules_apply(
     url: str, tmp_path: Path
 ) -> None:
-    heard = Heard()
+    heard = EventLog()
     rules = tmp_path / ".metis" / "routing.toml"
     rules.parent.mkdir()
     rules.write_text('schema_version = 1\nglobal_default = "haiku"\n')
@@ -290,14 +290,14 @@ async def test_broken_rules_are_told_once_and_the_last_good_ones_hold(
 
 
 @pytest.mark.row("M-214", "M-217", "T208")
-async def test_rules_and_windows_know_how_large_a_turn_is(url: str, tmp_path: Path) -> None:
+async def test_rules_and_windows_use_size_of_turn(url: str, tmp_path: Path) -> None:
     rules = tmp_path / ".metis" / "routing.toml"
     rules.parent.mkdir()
     rules.write_text(
         f'schema_version = 1\nglobal_default = "haiku"\n[[rules]]\nname = "long"\n'
         f'when = {{ estimated_input_tokens_gt = 1000 }}\nuse = "{GPT}"\n'
     )
-    heard = Heard()
+    heard = EventLog()
     async with (
         serving(Fake()) as fake,
         Metis(url, options(fake, bus=heard.bus, workspace=tmp_path, tools=None)) as m,
@@ -316,7 +316,7 @@ async def test_rules_and_windows_know_how_large_a_turn_is(url: str, tmp_path: Pa
 
 
 @pytest.mark.row("T208")
-async def test_a_history_larger_than_the_window_is_summed_up_and_not_refused(url: str) -> None:
+async def test_history_larger_than_window_is_summarised(url: str) -> None:
     script = [say("one", input_tokens=210_000), say("the gist"), say("two")]
     async with serving(Fake(*script)) as fake:
         async with Metis(url, options(fake)) as m:
@@ -332,8 +332,8 @@ async def test_a_history_larger_than_the_window_is_summed_up_and_not_refused(url
                 await other.ask("second")
 
 
-async def test_a_budget_is_told_when_it_is_nearly_and_when_it_is_spent(url: str) -> None:
-    heard = Heard()
+async def test_budget_warning_and_exhaustion_are_events(url: str) -> None:
+    heard = EventLog()
     budget = Budget(month_usd=Decimal("0.0013"), warn_at=(Decimal("0.5"),))
     async with (
         serving(Fake()) as fake,
@@ -349,7 +349,7 @@ async def test_a_budget_is_told_when_it_is_nearly_and_when_it_is_spent(url: str)
 
 
 async def test_the_end_of_a_call_has_its_start_as_its_cause(url: str) -> None:
-    heard = Heard()
+    heard = EventLog()
     calls = [call("read_file", new_tool_use_id(), path=path) for path in ("a", ["b"])]
     async with (
         serving(Fake(say(*calls), say("done"))) as fake,
@@ -363,12 +363,12 @@ async def test_the_end_of_a_call_has_its_start_as_its_cause(url: str) -> None:
     assert started.type == "tool.called"
     called, ended = started.payload, completed.payload
     assert getattr(called, "tool_use_id", "") == getattr(ended, "tool_use_id", None)
-    # Arguments that are refused start nothing: the response that has them is the cause.
+    # Refused arguments start no call: the response with them is the cause.
     assert by_id[str(failed.parent_event_id)].type == "llm.call_completed"
 
 
 async def test_the_end_of_a_session_is_one_event_with_its_totals(url: str) -> None:
-    heard = Heard()
+    heard = EventLog()
     async with serving(Fake()) as fake, Metis(url, options(fake, bus=heard.bus)) as m:
         session = await m.session(model="sonnet")
         await session.ask("one")

@@ -1,4 +1,4 @@
-"""Cancelling a turn, by whatever way: what has come is kept, and the session goes on."""
+"""Cancelling a turn: partial content is stored, and the session continues."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ def script() -> list[Say]:
     return [first, say("They hold text.")]
 
 
-async def test_a_cancelled_answer_keeps_what_had_come(url: str) -> None:
+async def test_cancelled_response_keeps_partial_content(url: str) -> None:
     slow = say("one two three four", events=4, hang=True)
     async with serving(Fake(slow, say("fine"))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
@@ -54,7 +54,7 @@ async def test_a_cancelled_answer_keeps_what_had_come(url: str) -> None:
         await session.ask("go on")
 
 
-async def test_whoever_stops_listening_cancels_the_turn(url: str) -> None:
+async def test_abandoned_stream_cancels_the_turn(url: str) -> None:
     slow = say("one two three four", events=4, hang=True)
     async with serving(Fake(slow, say("fine"))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
@@ -72,7 +72,7 @@ async def test_whoever_stops_listening_cancels_the_turn(url: str) -> None:
     ]
 
 
-async def test_closing_ends_what_still_runs(url: str) -> None:
+async def test_close_ends_running_turns(url: str) -> None:
     slow = say("one two three four", events=4, hang=True)
     async with serving(Fake(slow)) as fake:
         async with Metis(url, options(fake)) as m:
@@ -87,7 +87,7 @@ async def test_closing_ends_what_still_runs(url: str) -> None:
         await turn.aclose()
 
 
-async def test_turns_of_one_session_come_one_after_the_other(url: str) -> None:
+async def test_turns_of_one_session_are_sequential(url: str) -> None:
     async with serving(Fake(*script(), *script())) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         both = await asyncio.gather(events_of(session, "one"), events_of(session, "two"))
@@ -99,7 +99,7 @@ async def test_turns_of_one_session_come_one_after_the_other(url: str) -> None:
     assert sum(isinstance(event, Stored) for each in both for event in each) == 8
 
 
-async def test_finished_work_is_done_though_cancelled() -> None:
+async def test_work_finished_before_cancellation_is_kept() -> None:
     done = asyncio.Event()
 
     async def work() -> None:

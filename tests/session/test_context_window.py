@@ -1,4 +1,4 @@
-"""Histories that do not fit: summed up by themselves, in pieces if need be, or told why not."""
+"""Histories over the context window: summarised, in parts if necessary, or refused."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -41,7 +41,7 @@ LOCAL = "ollama:one-of-my-own"
 
 
 class ReadLong:
-    """A tool whose results fill windows."""
+    """A tool with very long results."""
 
     definition = ToolDefinition(
         name="read_file",
@@ -63,8 +63,8 @@ class ReadLong:
         return False
 
 
-class Heard:
-    """A bus, and everything that it was told."""
+class EventLog:
+    """A bus that records every event."""
 
     def __init__(self) -> None:
         self.bus, self.events = Bus(), list[Event]()
@@ -76,7 +76,7 @@ class Heard:
 
 
 class Reader(Responder):
-    """Reads one file after the other, whatever it still knows of those before."""
+    """A scripted model that reads one file after the other."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def codes(events: Sequence[object]) -> list[str]:
 
 
 async def check_store(m: Metis, session: Session, count: int) -> None:
-    """Everything that was said is still in the store, and the session comes back the same."""
+    """Check that every message is still in the store, and that the resumed session is equal."""
     stored = await m.store.messages(session.id)
     assert len([each for each in stored if each.role is Role.USER]) == count
     assert validate_session(stored) == []
@@ -113,16 +113,14 @@ async def check_store(m: Metis, session: Session, count: int) -> None:
 
 
 def check_pairs(messages: Sequence[Message]) -> None:
-    """Nothing is shown of a call without its results, nor of a result without its call."""
+    """Check that the view has no call without result and no result without call."""
     calls = [b.id for m in messages for b in m.content if isinstance(b, ToolUseBlock)]
     results = [b.tool_use_id for m in messages for b in m.content if isinstance(b, ToolResultBlock)]
     assert calls == results
 
 
 @pytest.mark.parametrize("model", MODELS)
-async def test_a_model_that_takes_less_than_tables_say_is_never_too_small(
-    url: str, model: str
-) -> None:
+async def test_model_with_smaller_window_than_listed_still_answers(url: str, model: str) -> None:
     async with Simulator(settings=Settings(window_tokens=SMALL)) as sim:
         async with Metis(url, options_for(sim.base_url)) as m:
             session = await m.session(model=model, system="Be short.")
@@ -133,7 +131,7 @@ async def test_a_model_that_takes_less_than_tables_say_is_never_too_small(
             assert set(told) == {"compacted"}
             used = session.context()
             assert used is not None
-            # The first refusal has taught how much it takes, so there are few.
+            # The first refusal states the actual window, so there are few refusals.
             assert used.window_tokens <= SMALL * 1.3
             assert refusals(sim) < len(told) + 3
             await check_store(m, session, 12)
@@ -143,7 +141,7 @@ async def test_a_model_that_takes_less_than_tables_say_is_never_too_small(
             assert await again.ask("say goodbye") is not None
 
 
-async def test_near_the_limit_nothing_is_refused_at_all(url: str) -> None:
+async def test_no_refusal_near_the_limit(url: str) -> None:
     async with (
         Simulator(settings=Settings(window_tokens=4096)) as sim,
         Metis(url, options_for(sim.base_url)) as m,
@@ -157,7 +155,7 @@ async def test_near_the_limit_nothing_is_refused_at_all(url: str) -> None:
         await check_store(m, session, 20)
 
 
-async def test_a_window_full_of_instructions_is_not_summed_up_again_and_again(url: str) -> None:
+async def test_window_full_of_instructions_is_not_summarised_repeatedly(url: str) -> None:
     async with (
         Simulator(settings=Settings(window_tokens=4096)) as sim,
         Metis(url, options_for(sim.base_url, options=AdapterOptions())) as m,
@@ -176,7 +174,7 @@ async def test_a_window_full_of_instructions_is_not_summed_up_again_and_again(ur
 
 @pytest.mark.row("T208")
 @pytest.mark.parametrize("model", MODELS)
-async def test_a_history_larger_than_the_only_window_is_summed_up_in_pieces(
+async def test_history_larger_than_the_only_window_is_summarised_in_parts(
     url: str, model: str
 ) -> None:
     async with Simulator() as large, Metis(url, options_for(large.base_url)) as m:
@@ -184,7 +182,7 @@ async def test_a_history_larger_than_the_only_window_is_summed_up_in_pieces(
         for number in range(20):
             await session.ask(f"say {number}: {LONG}")
         await session.ask("Read a.txt and b.txt")
-    heard = Heard()
+    heard = EventLog()
     async with (
         Simulator(settings=Settings(window_tokens=SMALL)) as sim,
         Metis(url, options_for(sim.base_url, bus=heard.bus)) as m,
@@ -192,7 +190,7 @@ async def test_a_history_larger_than_the_only_window_is_summed_up_in_pieces(
         again = await m.resume(session.id)
         before = again.cost().total_usd
         events = await events_of(again, "say all is well")
-        # Without a number in the refusal the first guess leaves too much.
+        # Without a number in the refusal the first estimate is too large.
         assert codes(events) == ["compacted"] * (2 if "ollama" in model else 1)
         assert pieces_asked(sim) > 3
         assert text_of(again.messages[0].content).startswith(SUMMARY_LEAD)
@@ -207,7 +205,7 @@ async def test_a_history_larger_than_the_only_window_is_summed_up_in_pieces(
 
 @pytest.mark.row("T205")
 @pytest.mark.parametrize("model", MODELS)
-async def test_a_turn_that_outgrows_the_window_goes_on_with_its_question(
+async def test_turn_that_outgrows_the_window_continues_with_its_prompt(
     url: str, model: str
 ) -> None:
     asked = "Find out which of the files speaks of the lamp"
@@ -228,7 +226,7 @@ async def test_a_turn_that_outgrows_the_window_goes_on_with_its_question(
             assert first.endswith(PENDING_PROMPT_LEAD + asked)
 
 
-async def test_a_question_that_is_too_long_by_itself_says_what_to_do(url: str) -> None:
+async def test_too_long_prompt_error_states_remedy(url: str) -> None:
     async with (
         Simulator(settings=Settings(window_tokens=SMALL)) as sim,
         Metis(url, options_for(sim.base_url)) as m,
@@ -244,7 +242,7 @@ async def test_a_question_that_is_too_long_by_itself_says_what_to_do(url: str) -
         assert await session.ask("say two") is not None
 
 
-async def test_who_wants_no_summaries_gets_the_refusal_itself(url: str) -> None:
+async def test_without_automatic_summaries_the_overflow_is_raised(url: str) -> None:
     async with (
         Simulator(settings=Settings(window_tokens=SMALL)) as sim,
         Metis(url, options_for(sim.base_url, compact_at=None)) as m,
@@ -259,12 +257,12 @@ async def test_who_wants_no_summaries_gets_the_refusal_itself(url: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["budget", "down"])
-async def test_what_pieces_have_cost_is_kept_if_the_summary_fails(url: str, fault: str) -> None:
+async def test_cost_of_partial_summaries_is_kept_if_the_summary_fails(url: str, fault: str) -> None:
     async with Simulator() as large, Metis(url, options_for(large.base_url)) as m:
         session = await m.session(model=MODELS[0])
         for number in range(20):
             await session.ask(f"say {number}: {LONG}")
-    heard, script = Heard(), Script()
+    heard, script = EventLog(), Script()
     async with (
         Simulator(script=script, settings=Settings(window_tokens=SMALL)) as sim,
         Metis(url, options_for(sim.base_url, bus=heard.bus)) as m,

@@ -1,4 +1,4 @@
-"""Workers: a task goes to a session of its own, and its answer comes back as a result."""
+"""Workers: a task runs in a separate session, and its response becomes a tool result."""
 
 import asyncio
 from contextlib import aclosing
@@ -155,7 +155,7 @@ async def test_an_answer_that_matches_its_schema_comes_back(url: str) -> None:
         assert result(session) == (answer, False)
 
 
-async def test_a_tier_without_a_model_that_can_take_it_is_told(url: str) -> None:
+async def test_tier_without_suitable_model_is_an_error_result(url: str) -> None:
     bus, heard = listening()
     tiers = {"fast": "gemini:gemini-2.5-flash"}
     async with (
@@ -169,7 +169,7 @@ async def test_a_tier_without_a_model_that_can_take_it_is_told(url: str) -> None
     assert failed.failure_mode == "no_model_available_for_tier"
 
 
-async def test_workers_are_ended_with_the_turn(url: str) -> None:
+async def test_workers_end_with_the_turn(url: str) -> None:
     bus, heard = listening()
     slow = say("one two three four", events=4, hang=True)
     async with (
@@ -194,7 +194,7 @@ async def test_workers_are_ended_with_the_turn(url: str) -> None:
 
 
 @pytest.mark.row("K-059")
-async def test_what_workers_cost_counts_for_the_session_that_hired_them(url: str) -> None:
+async def test_cost_of_workers_counts_for_parent_session(url: str) -> None:
     budget = Budget(session_usd=3 * ONE + ONE / 2)
     async with serving(Fake(asking(), say("done"), say("ok"))) as fake:
         async with Metis(url, options(fake, tiers=TIERS, budget=budget)) as m:
@@ -216,7 +216,7 @@ async def test_what_workers_cost_counts_for_the_session_that_hired_them(url: str
             assert await again.ask("go on") is not None
 
 
-async def test_a_worker_has_what_is_left_of_the_budget(url: str) -> None:
+async def test_worker_has_remaining_budget(url: str) -> None:
     bus, heard = listening()
     async with (
         serving(Fake(asking(), say("never"), say("ok"))) as fake,
@@ -230,7 +230,7 @@ async def test_a_worker_has_what_is_left_of_the_budget(url: str) -> None:
     assert failed.failure_mode == "worker_error"
 
 
-async def test_a_worker_announces_itself_with_its_parent(url: str) -> None:
+async def test_worker_session_event_names_its_parent(url: str) -> None:
     bus, heard = listening()
     script = [asking(), say("three"), say("so three")]
     async with (

@@ -1,4 +1,4 @@
-"""Faults at every wait, at every chunk, and death in mid-turn: the session is whole and goes on."""
+"""Faults at every wait and chunk, and process death: the session stays valid and continues."""
 
 import asyncio
 import os
@@ -26,15 +26,15 @@ _LEAST_WAITS = 10
 
 
 class InjectedError(RuntimeError):
-    """A fault that nobody foresaw."""
+    """An unexpected error."""
 
 
 @pytest.mark.parametrize("fault", [asyncio.CancelledError, InjectedError])
 @pytest.mark.parametrize("model", MODELS)
-async def test_a_fault_at_any_wait_leaves_a_session_that_goes_on(
+async def test_session_continues_after_fault_at_any_wait(
     tmp_path: Path, model: str, fault: Callable[[], BaseException]
 ) -> None:
-    # A short run tries each wait with one model and one fault, a long one with all of them.
+    # The default run tests each wait with one model and one fault, the slow run with all.
     at = 0 if ALL else MODELS.index(model) + STEPS * (fault is InjectedError)
     came_so_far = True
     async with Simulator() as sim:
@@ -54,10 +54,10 @@ async def test_a_fault_at_any_wait_leaves_a_session_that_goes_on(
 
 
 @pytest.mark.parametrize("fault", [asyncio.CancelledError, InjectedError])
-async def test_a_fault_while_a_history_is_summed_up_leaves_a_session_that_goes_on(
+async def test_session_continues_after_fault_during_summary(
     tmp_path: Path, fault: Callable[[], BaseException]
 ) -> None:
-    """Pieces, their costs and the summary are each there or not, and the history is whole."""
+    """Parts, their costs and the summary are each stored or not, and the history is complete."""
     before = tmp_path / "before.db"
     async with Simulator() as large, Metis(f"sqlite:///{before}", options_for(large.base_url)) as m:
         session = await m.session(model=MODELS[0])
@@ -86,7 +86,7 @@ async def test_a_fault_while_a_history_is_summed_up_leaves_a_session_that_goes_o
 
 
 async def cut(session: Session, script: Script, size: int, *, late: bool) -> bool:
-    """Send, with the first or the second answer cut after so many bytes; whether it was."""
+    """Send with the first or second response cut after some bytes; return whether it was cut."""
     step = f"sim: cut {size}"
     if not late:
         script.add(step)
@@ -101,7 +101,7 @@ async def cut(session: Session, script: Script, size: int, *, late: bool) -> boo
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("model", MODELS)
-async def test_a_cut_after_any_chunk_leaves_a_session_that_goes_on(
+async def test_session_continues_after_cut_at_any_chunk(
     tmp_path: Path, model: str, *, late: bool
 ) -> None:
     url = f"sqlite:///{tmp_path / 'metis.db'}"
@@ -139,7 +139,7 @@ asyncio.run(main(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])))
 
 
 @pytest.mark.parametrize("number", range(40 if ALL else 5))
-async def test_a_session_survives_the_death_of_its_process(tmp_path: Path, number: int) -> None:
+async def test_session_resumes_after_process_is_killed(tmp_path: Path, number: int) -> None:
     url = f"sqlite:///{tmp_path / 'metis.db'}"
     model, at = MODELS[number % STEPS], number if ALL else 3 + 3 * number
     tests = str(Path(__file__).parents[1])

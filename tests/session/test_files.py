@@ -1,4 +1,4 @@
-"""Pictures of a session: files that are read when they are shown, and how many go along."""
+"""Images from files: read when shown, and limited in total size."""
 
 import base64
 from pathlib import Path
@@ -23,7 +23,7 @@ def file(path: str) -> ImageBlock:
 
 
 @pytest.mark.row("KX-12", "M-051")
-async def test_a_file_is_read_when_it_is_shown_and_stays_as_it_was(
+async def test_file_is_read_when_shown_and_later_changes_are_ignored(
     url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.png").write_bytes(PNG + b"small")
@@ -44,7 +44,7 @@ async def test_a_file_is_read_when_it_is_shown_and_stays_as_it_was(
 
 @pytest.mark.row("KX-12")
 @pytest.mark.parametrize("path", ["gone.png", "../outside.png"])
-async def test_a_missing_file_gets_a_note_and_is_told(url: str, tmp_path: Path, path: str) -> None:
+async def test_missing_file_becomes_a_note_with_loss(url: str, tmp_path: Path, path: str) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     (tmp_path / "outside.png").write_bytes(PNG)
@@ -60,7 +60,7 @@ async def test_a_missing_file_gets_a_note_and_is_told(url: str, tmp_path: Path, 
 
 
 @pytest.mark.row("KX-12")
-async def test_a_session_sends_eight_megabytes_of_pictures_along(url: str) -> None:
+async def test_session_sends_at_most_eight_megabytes_of_images(url: str) -> None:
     large = base64.b64encode(PNG + b"\0" * (2_400_000)).decode()
     async with (
         serving(Fake(say("one"), say("two"), say("three"))) as fake,
@@ -76,7 +76,7 @@ async def test_a_session_sends_eight_megabytes_of_pictures_along(url: str) -> No
 
 
 @pytest.mark.parametrize(("said", "given", "count"), [(None, None, 2), (20, None, 1), (20, 999, 1)])
-async def test_the_room_for_pictures_can_be_set(
+async def test_image_size_limit_is_configurable(
     url: str, said: int | None, given: int | None, count: int
 ) -> None:
     wish = AdapterOptions(image_budget=said)

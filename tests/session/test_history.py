@@ -1,4 +1,4 @@
-"""Undo, retry, rewind, checkpoints, bookmarks and forks leave a session that goes on."""
+"""Undo, retry, rewind, checkpoints, bookmarks and forks of a session."""
 
 from decimal import Decimal
 
@@ -46,7 +46,7 @@ def said(session: Session) -> list[str]:
     return [text_of(message.content).strip() for message in session.messages]
 
 
-async def test_undo_takes_the_last_turn_back_and_gives_its_words(url: str) -> None:
+async def test_undo_removes_last_turn_and_returns_its_prompt(url: str) -> None:
     async with (
         serving(Fake(say("one"), *reading(), say("three"))) as fake,
         Metis(url, options(fake)) as m,
@@ -68,7 +68,7 @@ async def test_undo_takes_the_last_turn_back_and_gives_its_words(url: str) -> No
         assert said(session) == ["Be short."]
         with pytest.raises(NoTurnError):
             await session.undo()
-        # What was taken back was asked all the same.
+        # The undone turn still counts as sent.
         assert session.cost().used == {SONNET: ModelUse(4, 4 * 8, 0, 4 * 42)}
         own = session.id
         async with Metis(url, options(fake)) as other:
@@ -78,7 +78,7 @@ async def test_undo_takes_the_last_turn_back_and_gives_its_words(url: str) -> No
     assert [len(asked.messages) for asked in fake.requests] == [2, 4, 7, 4]
 
 
-async def test_retry_asks_the_same_of_another_model(url: str) -> None:
+async def test_retry_sends_prompt_to_another_model(url: str) -> None:
     bus, heard = Bus(), list[Event]()
     bus.subscribe_fast(heard.append, name="test")
     async with (
@@ -104,7 +104,7 @@ async def test_retry_asks_the_same_of_another_model(url: str) -> None:
     assert [each.message_count for each in gone] == [5]
 
 
-async def test_why_is_known_from_the_record_after_a_resume(url: str) -> None:
+async def test_routing_reason_is_available_after_resume(url: str) -> None:
     async with serving(Fake()) as fake:
         async with Metis(url, options(fake)) as m:
             session = await m.session(model="sonnet")
@@ -118,7 +118,7 @@ async def test_why_is_known_from_the_record_after_a_resume(url: str) -> None:
 
 
 @pytest.mark.row("AX-06")
-async def test_checkpoints_stay_and_branches_can_be_gone_back_to(url: str) -> None:
+async def test_checkpoints_persist_and_branches_can_be_restored(url: str) -> None:
     async with (
         serving(Fake(say("one"), say("two"), say("other"))) as fake,
         Metis(url, options(fake)) as m,
@@ -150,7 +150,7 @@ async def test_checkpoints_stay_and_branches_can_be_gone_back_to(url: str) -> No
             assert await again.ask("on") is not None
 
 
-async def test_a_bookmark_goes_with_its_thread(url: str) -> None:
+async def test_bookmark_moves_with_its_thread(url: str) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         with pytest.raises(InvalidValueError):
@@ -173,7 +173,7 @@ async def test_a_bookmark_goes_with_its_thread(url: str) -> None:
 
 
 @pytest.mark.parametrize("back", ["rewind", "fork"])
-async def test_no_place_lies_between_a_call_and_its_results(url: str, back: str) -> None:
+async def test_rewind_target_is_never_between_call_and_results(url: str, back: str) -> None:
     async with serving(Fake(*reading(), say("on"))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         await session.ask("read a and b")
@@ -190,7 +190,7 @@ async def test_no_place_lies_between_a_call_and_its_results(url: str, back: str)
     assert len(fake.requests[-1].messages) == 5
 
 
-async def test_going_back_behind_a_summary_shows_what_it_stood_for(url: str) -> None:
+async def test_rewind_before_summary_shows_original_messages(url: str) -> None:
     bus, heard = Bus(), list[Event]()
     bus.subscribe_fast(heard.append, name="test")
     async with (
@@ -216,7 +216,7 @@ async def test_going_back_behind_a_summary_shows_what_it_stood_for(url: str) -> 
     assert cost_by(heard, "none")["all"].cost_usd == session.cost().total_usd == 3 * ONE
 
 
-async def test_the_window_of_no_model_is_not_known(url: str) -> None:
+async def test_context_window_without_model_is_unknown(url: str) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
         session = await m.session()
         assert session.context() is None
@@ -226,7 +226,7 @@ async def test_the_window_of_no_model_is_not_known(url: str) -> None:
         assert used.window_tokens == 200_000
 
 
-async def test_a_budget_of_the_session_is_kept_and_can_be_lifted(url: str) -> None:
+async def test_session_budget_persists_and_can_be_removed(url: str) -> None:
     async with serving(Fake()) as fake:
         async with Metis(url, options(fake, budget=Budget(day_usd=Decimal(5)))) as m:
             session = await m.session(model="sonnet")
@@ -245,7 +245,7 @@ async def test_a_budget_of_the_session_is_kept_and_can_be_lifted(url: str) -> No
             assert (await again.ask("four")).message is not None
 
 
-async def test_a_call_that_comes_again_after_a_retry_is_another_call(url: str) -> None:
+async def test_repeated_call_after_retry_is_another_call(url: str) -> None:
     async with Simulator() as sim, Metis(url, options_for(sim.base_url)) as m:
         for model in MODELS:
             session = await m.session(model=model)
@@ -259,7 +259,7 @@ async def test_a_call_that_comes_again_after_a_retry_is_another_call(url: str) -
             assert len(set(calls)) == len(calls) == 4
 
 
-async def test_no_summary_is_written_when_the_budget_is_spent(url: str) -> None:
+async def test_no_summary_when_budget_is_exhausted(url: str) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         await session.ask("one")

@@ -1,4 +1,4 @@
-"""The same name at another host or for another account is another issuer."""
+"""The same provider name at another host or account is another issuer of seals."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def lost(events: Sequence[TurnEvent]) -> list[str]:
 
 
 @pytest.mark.row("T203", "T204")
-async def test_what_one_host_sealed_goes_to_that_host_only_and_back_to_it(url: str) -> None:
+async def test_seals_are_sent_only_to_issuing_host(url: str) -> None:
     async with Simulator() as sim:
         other = sim.base_url.replace("127.0.0.1", "localhost")
         async with Metis(url, options_for(sim.base_url)) as m:
@@ -59,7 +59,7 @@ async def test_what_one_host_sealed_goes_to_that_host_only_and_back_to_it(url: s
 
 
 @pytest.mark.row("T203")
-async def test_what_was_sealed_for_one_account_goes_to_no_other(url: str) -> None:
+async def test_seals_are_not_sent_for_another_account(url: str) -> None:
     async with Simulator() as sim:
         async with Metis(url, options_for(sim.base_url, accounts={"anthropic": "mine"})) as m:
             session = await m.session(model=SONNET)
@@ -73,10 +73,10 @@ async def test_what_was_sealed_for_one_account_goes_to_no_other(url: str) -> Non
 
 
 @pytest.mark.row("T203", "T63", "T193")
-async def test_a_seal_that_does_not_fit_all_the_same_is_left_out_once_and_for_good(
+async def test_refused_seal_is_omitted_permanently(
     url: str,
 ) -> None:
-    """Two servers at one address: what cannot be known before is mended after the refusal."""
+    """Two servers behind one address: the mismatch is only known after the refusal."""
     async with (
         Simulator(responder=Responder(ThinkingSigner(b"one"))) as sim,
         Metis(url, options_for(sim.base_url)) as m,
@@ -98,11 +98,11 @@ async def test_a_seal_that_does_not_fit_all_the_same_is_left_out_once_and_for_go
 
 
 @pytest.mark.row("T203")
-def test_an_address_and_an_account_are_part_of_the_name_of_an_issuer() -> None:
+def test_issuer_name_has_address_and_account() -> None:
     assert adapters.get("anthropic").profile.issuer == "anthropic"
     moved = adapters.get("anthropic", base_url="https://proxy.example/x", account="team")
     assert moved.profile.issuer == "anthropic@proxy.example/team"
     placed = adapters.get("vertex", place="projects/p/locations/europe-west1")
     assert placed.profile.issuer == "vertex@projects/p/locations/europe-west1"
-    # Another port of one's own machine is the same host.
+    # Another port of the local machine is the same host.
     assert adapters.get("ollama", base_url="http://127.0.0.1:9").profile.issuer == "ollama"

@@ -1,4 +1,4 @@
-"""Memory and skills: what models may write down, and what they load when they need it."""
+"""Memory and skills: what models may store, and what they load on demand."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +30,9 @@ def last_result(session: Session) -> tuple[str, bool]:
     return text_of(results[-1].content), results[-1].is_error
 
 
-async def test_models_add_replace_and_consolidate_within_bounds(url: str, tmp_path: Path) -> None:
+async def test_models_add_replace_and_consolidate_memory_within_limits(
+    url: str, tmp_path: Path
+) -> None:
     bus, heard = Bus(), list[Event]()
     bus.subscribe_fast(heard.append, name="test")
     soft, hard = MEMORY_FILES["MEMORY.md"].soft, MEMORY_FILES["MEMORY.md"].hard
@@ -107,9 +109,7 @@ async def test_a_skill_is_listed_and_its_text_is_loaded_by_a_tool(url: str, tmp_
     ]
 
 
-async def test_a_rule_about_skills_holds_for_a_message_that_names_one(
-    url: str, tmp_path: Path
-) -> None:
+async def test_skill_rule_applies_to_message_that_names_a_skill(url: str, tmp_path: Path) -> None:
     folder = tmp_path / ".metis" / "skills" / "web-search"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: web-search\ndescription: finds\n---\nFind.")
@@ -125,7 +125,7 @@ async def test_a_rule_about_skills_holds_for_a_message_that_names_one(
     assert models == ["anthropic:claude-haiku-4-5", "anthropic:claude-sonnet-4-6"]
 
 
-async def test_a_tool_that_is_registered_later_is_offered_beside_those_of_the_house(
+async def test_tool_registered_later_is_offered_with_built_in_tools(
     url: str, tmp_path: Path
 ) -> None:
     registry = Registry(ReadFile)

@@ -1,4 +1,4 @@
-"""Answers that do not come to their end: what is kept, and how a model goes on."""
+"""Interrupted responses: what is stored, and how a model continues them."""
 
 import asyncio
 from typing import Any
@@ -31,7 +31,7 @@ def answer(**fields: Any) -> Say:
 
 @pytest.mark.row("KX-07")
 @pytest.mark.parametrize("is_cancelled", [True, False])
-async def test_only_the_text_is_kept_if_that_is_wanted(url: str, *, is_cancelled: bool) -> None:
+async def test_only_text_is_kept_if_configured(url: str, *, is_cancelled: bool) -> None:
     broken = answer(events=8, hang=is_cancelled)
     async with (
         serving(Fake(broken, say("fine"))) as fake,
@@ -57,7 +57,7 @@ async def test_only_the_text_is_kept_if_that_is_wanted(url: str, *, is_cancelled
     assert partial.metadata.usage is not None
 
 
-async def test_all_is_kept_otherwise(url: str) -> None:
+async def test_everything_is_kept_by_default(url: str) -> None:
     async with serving(Fake(answer(events=8))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         with pytest.raises(NetworkError):
@@ -69,7 +69,7 @@ async def test_all_is_kept_otherwise(url: str) -> None:
 
 @pytest.mark.row("KX-08")
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_model_that_steps_in_is_asked_to_go_on(url: str, name: str) -> None:
+async def test_fallback_model_is_prompted_to_continue(url: str, name: str) -> None:
     broken = say("one two three four", events=4)
     first = GPT if name == "anthropic" else SONNET
     steps_in = {"*": [NAMES[name]]}
@@ -87,7 +87,7 @@ async def test_a_model_that_steps_in_is_asked_to_go_on(url: str, name: str) -> N
 
 
 @pytest.mark.row("KX-08")
-async def test_the_same_model_is_asked_to_go_on_when_it_is_asked_again(url: str) -> None:
+async def test_retried_model_is_prompted_to_continue(url: str) -> None:
     broken = say("one two three four", events=4)
     async with serving(Fake(broken, say("three four"))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")

@@ -1,3 +1,5 @@
+"""Composition of instructions from files and workspace."""
+
 import ast
 import logging
 from pathlib import Path
@@ -31,7 +33,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.row("M-024")
-def test_instructions_are_composed_without_knowing_providers(places: tuple[Path, Path]) -> None:
+def test_instructions_do_not_depend_on_provider(places: tuple[Path, Path]) -> None:
     workspace, home = places
     context = read_system_prompt("You are metis.", workspace=workspace, home=home)
     stable, volatile = context.texts()
@@ -52,7 +54,7 @@ def test_instructions_are_composed_without_knowing_providers(places: tuple[Path,
     assert [name for name in names if name and name.startswith(providers)] == []
 
 
-def test_what_is_too_long_is_cut_and_told(
+def test_too_long_instructions_are_truncated_with_notice(
     places: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     _, home = places

@@ -1,4 +1,4 @@
-"""Where the requests of a session are cached, and how a provider is asked to."""
+"""Prompt caching of session requests: marks and cache keys."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ def resolved(name: str, wish: AdapterOptions, **facts: Any) -> ResolvedModel:
 
 
 @pytest.mark.row("T177")
-def test_anthropic_is_asked_to_cache_what_goes_on() -> None:
+def test_anthropic_requests_have_cache_marks() -> None:
     wish = asked()
     body = json.loads(adapters.get("anthropic").to_wire(TALK[:1], (), wish).body)
     assert complaints("anthropic", body) == []
@@ -44,14 +44,14 @@ def test_anthropic_is_asked_to_cache_what_goes_on() -> None:
     assert with_cache_key(CLAUDE, model, "sess_1", expects_more=False) is CLAUDE
 
 
-def test_whoever_says_how_to_cache_is_heard() -> None:
+def test_explicit_cache_option_is_used() -> None:
     own = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     wish = replace(CLAUDE, native={"anthropic": own})
     assert asked(wish=wish) is wish
 
 
 @pytest.mark.row("T175")
-def test_others_of_its_protocol_are_not_asked() -> None:
+def test_other_hosts_of_the_protocol_get_no_cache_marks() -> None:
     assert asked(base_url="http://127.0.0.1:9") is CLAUDE
     assert asked(base_url="https://api.anthropic.com/") != CLAUDE
     for name in ("bedrock", "vertex-claude", "openrouter", "gemini"):
@@ -61,13 +61,13 @@ def test_others_of_its_protocol_are_not_asked() -> None:
 
 @pytest.mark.row("T177")
 @pytest.mark.parametrize("name", ["openai", "openai-responses"])
-def test_a_session_is_the_key_where_one_is_known(name: str) -> None:
+def test_session_id_is_cache_key_where_supported(name: str) -> None:
     wish = asked(name, AdapterOptions(model="gpt-5"))
     body = json.loads(adapters.get(name).to_wire(TALK[:1], (), wish).body)
     assert body["prompt_cache_key"] == "sess_1"
 
 
-def test_what_was_sent_is_still_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sent_history_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = adapters.Adapter(adapters.get("anthropic").profile)
     adapter.to_wire(TALK[:1], (), asked())
 
@@ -84,7 +84,7 @@ def messages_of(body: dict[str, Any]) -> int:
 
 
 @pytest.mark.anyio
-async def test_another_address_gets_no_such_key(url: str) -> None:
+async def test_custom_base_url_gets_no_cache_key(url: str) -> None:
     async with serving(Fake(say("a"), say("b"))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         first = (await session.ask("one")).message

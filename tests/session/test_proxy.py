@@ -1,4 +1,4 @@
-"""Requests go through the proxy that the environment names, and past it where it says so."""
+"""Requests use the proxy of the environment, except for hosts in NO_PROXY."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from session.helpers import SONNET
 
 pytestmark = pytest.mark.anyio
 AWAY = "http://provider.example"
-"""A host that nobody can reach without help."""
+"""A host that is reachable only through the proxy."""
 
 
 NOBODY = "http://127.0.0.1:9"
@@ -36,9 +36,7 @@ async def test_a_proxy_of_the_environment_carries_requests(
         assert headers["host"] == "provider.example"
 
 
-async def test_a_host_that_is_to_be_reached_without_it_is(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_proxy_host_is_reached_directly(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(Fake(say("never"))) as fake:
         monkeypatch.setenv("http_proxy", fake.url)
         monkeypatch.setenv("no_proxy", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""The bytes of a turn: what was sent and received is stored as it was, without keys."""
+"""Request and response bytes of a turn are stored unchanged, without keys."""
 
 import msgspec
 import pytest
@@ -29,7 +29,7 @@ async def bodies_of(url: str, messages: list[Message]) -> list[StoredBody]:
     return [body for body in found if body is not None]
 
 
-async def test_requests_and_responses_are_stored_byte_by_byte(url: str) -> None:
+async def test_request_and_response_bytes_are_stored_unchanged(url: str) -> None:
     fake = Fake(say(call("read_file", new_tool_use_id(), path="x")), say(f"it is {KEY}"), say("ok"))
     async with serving(fake):
         given = options(fake, tools=Registry(ReadFile), keys={"anthropic": KEY})
@@ -52,7 +52,7 @@ async def test_requests_and_responses_are_stored_byte_by_byte(url: str) -> None:
         assert await store.read(lambda t: read_previous_body(t, session_id, last)) == bodies[-2]
 
 
-async def test_a_response_that_breaks_off_has_its_bytes(url: str) -> None:
+async def test_bytes_of_truncated_response_are_stored(url: str) -> None:
     fake = Fake(say("one two three", events=3))
     async with serving(fake), Metis(url, options(fake)) as m:
         session = await m.session(model="anthropic:claude-sonnet-4-6")

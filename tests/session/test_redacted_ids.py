@@ -1,4 +1,4 @@
-"""Models see our ids of calls, or none of them, as one likes."""
+"""Canonical tool ids are shown to models only if allowed."""
 
 import pytest
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.row("M-296")
 @pytest.mark.parametrize("hides", [False, True])
-async def test_our_ids_are_shown_to_models_only_if_they_may_be(url: str, *, hides: bool) -> None:
+async def test_canonical_ids_are_sent_only_if_allowed(url: str, *, hides: bool) -> None:
     async with (
         Simulator() as sim,
         Metis(url, options_for(sim.base_url, redact_ids=hides)) as m,

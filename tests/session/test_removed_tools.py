@@ -1,4 +1,4 @@
-"""Sessions whose tools are gone: the history is still taken, on every protocol."""
+"""A history with calls of removed tools is accepted in every protocol."""
 
 import json
 
@@ -14,7 +14,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.row("T36", "T209")
 @pytest.mark.parametrize("model", MODELS)
-async def test_a_history_with_tools_that_are_gone_is_taken_everywhere(url: str, model: str) -> None:
+async def test_history_with_removed_tools_is_accepted_by_every_protocol(
+    url: str, model: str
+) -> None:
     async with Simulator() as sim:
         async with Metis(url, options_for(sim.base_url)) as m:
             session = await m.session(model=model)
@@ -33,7 +35,7 @@ async def test_a_history_with_tools_that_are_gone_is_taken_everywhere(url: str, 
 
 
 @pytest.mark.row("T36")
-async def test_what_is_gone_is_defined_for_hosts_that_want_it_and_cannot_be_called(
+async def test_removed_tools_are_defined_where_required_and_not_callable(
     url: str,
 ) -> None:
     async with Simulator() as sim:

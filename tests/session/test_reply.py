@@ -46,7 +46,7 @@ async def test_a_stream_yields_text_and_has_the_reply_at_its_end(url: str) -> No
         assert stream.reply.message is session.messages[-1]
 
 
-def test_a_blocking_stream_can_be_left_early(url: str) -> None:
+def test_blocking_stream_can_be_abandoned(url: str) -> None:
     with open_sync(url, metis.Options(simulate=True)) as m:
         session = m.session()
         for text in session.stream("count to 50"):

@@ -1,4 +1,4 @@
-"""What can be said, and answers to what was said before."""
+"""Accepted forms of prompts, and continuing the last turn."""
 
 import pytest
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize(
     ("said", "count"), [("hello", 1), (["one", "two"], 2), ([text("one"), "two", text("3")], 3)]
 )
-async def test_words_lists_of_words_and_blocks_can_be_said(
+async def test_prompt_may_be_text_list_of_texts_or_blocks(
     url: str, said: str | list[str], count: int
 ) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
@@ -26,7 +26,7 @@ async def test_words_lists_of_words_and_blocks_can_be_said(
 
 
 @pytest.mark.row("GX-03")
-async def test_an_answer_goes_on_from_the_last_turn(url: str) -> None:
+async def test_respond_continues_last_turn(url: str) -> None:
     down = say(status=500, error="oh")
     async with serving(Fake(down, say("here I am"))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model=SONNET)

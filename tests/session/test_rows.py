@@ -1,4 +1,4 @@
-"""Rows of the requirements that only a whole session can prove."""
+"""Requirement rows that need a whole session."""
 
 import asyncio
 from contextlib import aclosing
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.row("K-083", "K-084", "K-085", "K-086", "K-102")
-async def test_what_streams_is_told_and_only_messages_are_stored(url: str) -> None:
+async def test_stream_events_are_emitted_and_only_messages_are_stored(url: str) -> None:
     ReadFile.ran.clear()
     first = say(
         thinking("because", signature="c2ln"),
@@ -62,7 +62,7 @@ class Lookup(ReadFile):
 
 
 @pytest.mark.row("K-120", "K-121", "K-122")
-async def test_the_payload_of_a_tool_is_stored_as_a_result_with_its_facts(url: str) -> None:
+async def test_tool_payload_is_stored_with_result(url: str) -> None:
     asked = call("read_file", new_tool_use_id(), path="a")
     async with (
         serving(Fake(say(asked), say("done"))) as fake,
@@ -86,7 +86,7 @@ async def test_the_payload_of_a_tool_is_stored_as_a_result_with_its_facts(url: s
 
 @pytest.mark.parametrize("path", ["yes", "no with words", "no", "always"])
 @pytest.mark.row("GX-09")
-async def test_every_answer_to_a_question_leaves_a_valid_thread(url: str, path: str) -> None:
+async def test_every_confirmation_answer_leaves_a_valid_thread(url: str, path: str) -> None:
     answers = {
         "yes": Answer(Verdict.ALLOW_ONCE),
         "no with words": Answer(Verdict.DENY, "use the other file"),
@@ -120,7 +120,7 @@ async def test_every_answer_to_a_question_leaves_a_valid_thread(url: str, path: 
 
 
 class Watched(Fake):
-    """Knows when a client has gone."""
+    """A provider that records whether a client has disconnected."""
 
     def __init__(self, *script: object) -> None:
         super().__init__(*script)  # pyright: ignore[reportArgumentType] - steps
@@ -135,7 +135,7 @@ class Watched(Fake):
 
 
 @pytest.mark.row("T137")
-async def test_a_listener_that_goes_away_ends_the_call_at_the_provider(url: str) -> None:
+async def test_abandoned_stream_closes_connection_to_provider(url: str) -> None:
     slow = say("one two three four", events=4, hang=True)
     fake = Watched(slow)
     async with serving(fake), Metis(url, options(fake)) as m:
@@ -151,7 +151,7 @@ async def test_a_listener_that_goes_away_ends_the_call_at_the_provider(url: str)
 
 
 @pytest.mark.row("T156")
-async def test_every_call_of_a_turn_has_its_own_usage_and_the_sum_is_a_view(url: str) -> None:
+async def test_every_call_has_its_usage_and_the_sum_is_computed(url: str) -> None:
     calls = [say(call("read_file", new_tool_use_id(), path="a"), input_tokens=n) for n in (10, 20)]
     async with (
         serving(Fake(*calls, say("done", input_tokens=30))) as fake,
@@ -167,7 +167,7 @@ async def test_every_call_of_a_turn_has_its_own_usage_and_the_sum_is_a_view(url:
 
 
 @pytest.mark.row("T177")
-async def test_a_session_stays_with_its_key_and_its_cache(url: str) -> None:
+async def test_session_keeps_its_api_key_and_cache(url: str) -> None:
     keys = {"openai": ["key-one", "key-two"], "anthropic": ["key-three"]}
     limited = say(status=429, error="slow down")
     script = [say("a"), say("b"), limited, say("c"), say("d"), say("e")]
@@ -191,7 +191,7 @@ async def test_a_session_stays_with_its_key_and_its_cache(url: str) -> None:
 
 
 @pytest.mark.row("T192", "AX-02")
-async def test_fallbacks_share_one_number_of_attempts(url: str) -> None:
+async def test_fallbacks_share_one_attempt_limit(url: str) -> None:
     down = say(status=503, error="overloaded")
     chosen = {
         "retry": Retry(attempts=3, first_s=0.0),

@@ -1,4 +1,4 @@
-"""Secrets and words: a key is nowhere, and what was said is in no event that others may see."""
+"""API keys appear nowhere, and message content is in no event."""
 
 import logging
 import traceback
@@ -23,7 +23,7 @@ from session.helpers import events_of, options
 pytestmark = pytest.mark.anyio
 CANARY = "sk-canary-0123456789abcdef"
 WORDS = ("frotz", "xyzzy", "plugh", "gnusto", "rezrov", "blorb")
-"""What the user says, what the model says, thinks, asks of tools and gets back, and errors."""
+"""Content markers: prompt, text, thinking, tool arguments, tool results and errors."""
 
 
 def script() -> list[Say]:
@@ -43,7 +43,7 @@ def script() -> list[Say]:
 
 
 async def live(tmp_path: Path, url: str) -> tuple[list[Event], list[str], list[str]]:
-    """A busy session; gives its events, the texts of its errors and the lines of its export."""
+    """Run a session; return its events, the texts of its errors and the lines of its export."""
     bus, heard = Bus(), list[Event]()
     bus.subscribe_fast(heard.append, name="test")
     (tmp_path / "plugh.txt").write_text("rezrov")
@@ -97,7 +97,7 @@ async def test_a_key_is_in_no_log_event_trace_export_error_or_file(
     assert files_with(CANARY, tmp_path) == []
 
 
-async def test_what_was_said_is_in_no_event_and_no_log(
+async def test_message_content_is_in_no_event_and_no_log(
     tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "metis"):

@@ -1,4 +1,4 @@
-"""Sessions with servers that are not ours: llama.cpp with a tiny model, and aimock.
+"""Sessions with independent servers: llama.cpp with a tiny model, and aimock.
 
 `make cassettes` fetches both into `build`; without them these tests are skipped.
 """
@@ -49,11 +49,11 @@ FIVE = (
 )
 TINY = ("openai-responses:tiny", "openai-compatible:tiny", "anthropic:tiny")
 MUST_CALL = {"logit_bias": {"5": 90, "4": 100}}
-"""The tiny model opens a call only if it is made to: its token for that, and the one to stop."""
+"""Tokens of the tiny model that open a call and stop; it calls only if forced to."""
 
 
 class Weather:
-    """A tool that knows one kind of weather."""
+    """A tool with a constant result."""
 
     definition = ToolDefinition(
         name="weather",
@@ -161,7 +161,7 @@ async def test_a_session_runs_its_tools_with_aimock(url: str, aimock: str, model
         assert await m.store.check() == []
 
 
-async def test_a_session_goes_from_protocol_to_protocol_with_aimock(url: str, aimock: str) -> None:
+async def test_session_switches_protocols_with_aimock(url: str, aimock: str) -> None:
     async with Metis(url, options(aimock, FIVE, tools=Registry(Weather))) as m:
         session = await m.session(model=FIVE[0], system="Be short.")
         await session.ask("Is it raining in Bergen?")
@@ -179,12 +179,14 @@ async def test_a_session_goes_from_protocol_to_protocol_with_aimock(url: str, ai
 
 
 @pytest.mark.parametrize("model", FIVE)
-async def test_limits_and_refusals_of_aimock_are_told(url: str, aimock: str, model: str) -> None:
+async def test_limits_and_refusals_of_aimock_are_reported(
+    url: str, aimock: str, model: str
+) -> None:
     async with Metis(url, options(aimock, FIVE)) as m:
         session = await m.session(model=model)
         events = await events_of(session, "Say more than fits.")
         assert isinstance(events[-1], TurnEnded)
-        # aimock says why an answer ended in three protocols only.
+        # aimock sends stop reasons in three protocols only.
         says = model in ("anthropic:claude-sonnet-4-6", "openai:gpt-5", "gemini:gemini-2.5-flash")
         assert (events[-1].stop_reason is StopReason.MAX_TOKENS) == says
         with pytest.raises(RateLimitError):
@@ -193,7 +195,7 @@ async def test_limits_and_refusals_of_aimock_are_told(url: str, aimock: str, mod
 
 
 async def check_answers(session: Session, models: Sequence[str], words: str) -> None:
-    """Ask each of these models in turn; each answers and is shown more than the one before."""
+    """Prompt each model in turn; each answers and receives a longer history than the one before."""
     shown = 0
     for model in models:
         await session.swap(model)
@@ -212,12 +214,12 @@ def llama_options(url: str, **fields: Any) -> Options:
     given: dict[str, Any] = {
         "options": AdapterOptions(max_output_tokens=12),
         "tools": Registry(Weather),
-        "retry": Retry(attempts=10, first_s=0.2),  # it says 503 while it loads its model
+        "retry": Retry(attempts=10, first_s=0.2),  # it responds 503 while it loads its model
     }
     return options(url, TINY, **given | fields)
 
 
-async def test_a_session_goes_from_protocol_to_protocol_with_llama(url: str, llama: str) -> None:
+async def test_session_switches_protocols_with_llama(url: str, llama: str) -> None:
     async with Metis(url, llama_options(llama)) as m:
         session = await m.session(model=TINY[0], system="the sea")
         await check_answers(session, (*TINY, *reversed(TINY), *TINY), "the lamp")
@@ -227,17 +229,17 @@ async def test_a_session_goes_from_protocol_to_protocol_with_llama(url: str, lla
 
 
 @pytest.mark.parametrize("model", TINY[:2])
-async def test_what_llama_calls_is_run_and_goes_on_in_every_protocol(
+async def test_calls_of_llama_are_run_and_continue_in_every_protocol(
     url: str, llama: str, model: str
 ) -> None:
-    """Messages of llama.cpp has no way to make the tiny model call, but reads what others did."""
+    """llama.cpp cannot be forced to call in Messages, but accepts earlier calls there."""
     protocol = "openai_responses" if model == TINY[0] else "openai_chat"
     forced = AdapterOptions(
         max_output_tokens=120, tool_choice=ToolChoice("required"), native={protocol: MUST_CALL}
     )
     async with Metis(url, llama_options(llama, options=forced, max_calls=1)) as m:
         session = await m.session(model=model)
-        with pytest.raises(TurnLimitError):  # it would be made to call again and again
+        with pytest.raises(TurnLimitError):  # it would be forced to call repeatedly
             await session.ask("the lamp")
         asked, called, answered = session.messages
         assert (asked.role, called.role, answered.role) == (Role.USER, Role.ASSISTANT, Role.TOOL)
@@ -251,10 +253,10 @@ async def test_what_llama_calls_is_run_and_goes_on_in_every_protocol(
         assert await m.store.check() == []
 
 
-async def test_a_session_goes_from_llama_to_aimock_and_back(
+async def test_session_switches_from_llama_to_aimock_and_back(
     url: str, llama: str, aimock: str
 ) -> None:
-    """Two servers that know nothing of each other share one conversation."""
+    """Two independent servers share one conversation."""
     urls = {"openai-compatible": llama, "openai-responses": llama, "anthropic": aimock}
     async with Metis(url, llama_options(llama, base_urls=urls)) as m:
         session = await m.session(model=FIVE[0])

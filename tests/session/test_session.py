@@ -1,3 +1,5 @@
+"""Sessions: turns, tools, swaps, fallbacks, summaries, budgets and errors."""
+
 import asyncio
 import logging
 from decimal import Decimal
@@ -81,7 +83,7 @@ async def test_a_simple_exchange_is_two_messages_with_an_exact_cost(url: str) ->
     assert sum(isinstance(event, Stored) for event in events) == 1
 
 
-async def test_a_session_is_resumed_as_it_was_left(url: str) -> None:
+async def test_resumed_session_equals_original(url: str) -> None:
     async with serving(Fake(say("one"), say("two"))) as fake:
         async with Metis(url, options(fake)) as m:
             session = await m.session(model="sonnet", system="Be short.")
@@ -98,7 +100,7 @@ async def test_a_session_is_resumed_as_it_was_left(url: str) -> None:
     assert fake.bodies[1]["system"]
 
 
-async def test_a_session_of_a_model_that_is_gone_is_read_and_goes_on_with_another(url: str) -> None:
+async def test_session_of_removed_model_continues_with_another(url: str) -> None:
     async with serving(Fake(say("here I am"))) as fake, Metis(url, options(fake)) as m:
         record = await m.store.create_session(active_model="elsewhere:gone-1")
         session = await m.resume(record.id)
@@ -149,7 +151,7 @@ async def test_a_tool_round_trip_and_a_swap_to_another_provider(url: str) -> Non
 
 
 @pytest.mark.row("M-244", "T204", "T212")
-async def test_thoughts_are_told_as_kept_for_the_way_back_and_go_back(
+async def test_withheld_thinking_is_reported_and_sent_to_its_issuer_later(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     thought = thinking("because", signature="c2lnbmVk")
@@ -178,7 +180,7 @@ async def test_thoughts_are_told_as_kept_for_the_way_back_and_go_back(
 
 
 @pytest.mark.row("M-218", "M-245", "M-247", "M-284")
-async def test_a_swap_that_the_history_does_not_fit_is_refused(url: str) -> None:
+async def test_swap_is_refused_if_history_does_not_fit(url: str) -> None:
     blind = "openai:gpt-3.5-turbo"
     async with serving(Fake(say("a cat"))) as fake, Metis(url, options(fake, tools=None)) as m:
         session = await m.session(model="sonnet")
@@ -195,7 +197,7 @@ async def test_a_swap_that_the_history_does_not_fit_is_refused(url: str) -> None
     assert caught.value.capability == "no_vision_support"
 
 
-async def test_a_swap_in_mid_turn_waits_and_the_last_one_counts(url: str) -> None:
+async def test_swap_during_turn_is_deferred_and_last_one_wins(url: str) -> None:
     script = [reading(), say("done"), say("next")]
     async with serving(Fake(*script)) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
@@ -209,7 +211,7 @@ async def test_a_swap_in_mid_turn_waits_and_the_last_one_counts(url: str) -> Non
     assert models == [SONNET, SONNET, GPT]
 
 
-async def test_an_alias_at_the_start_asks_another_model_once(url: str) -> None:
+async def test_alias_at_start_selects_model_for_one_turn(url: str) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         await session.ask("@gpt-5 hello")
@@ -243,7 +245,7 @@ async def test_malformed_arguments_are_answered_and_never_run(url: str) -> None:
 
 
 @pytest.mark.parametrize("model", [SONNET, GPT])
-async def test_a_call_that_a_limit_cut_is_never_run(url: str, model: str) -> None:
+async def test_truncated_call_is_never_run(url: str, model: str) -> None:
     ReadFile.ran.clear()
     cut = reading(stop_reason=StopReason.MAX_TOKENS)
     async with serving(Fake(cut)) as fake, Metis(url, options(fake)) as m:
@@ -259,7 +261,7 @@ async def test_a_call_that_a_limit_cut_is_never_run(url: str, model: str) -> Non
     assert len(fake.requests) == 1
 
 
-async def test_a_stream_that_breaks_off_is_kept_and_can_be_tried_again(url: str) -> None:
+async def test_truncated_stream_is_stored_and_can_be_retried(url: str) -> None:
     broken = reading(events=6)
     async with (
         serving(Fake(broken, say("now it works"))) as fake,
@@ -280,7 +282,7 @@ async def test_a_stream_that_breaks_off_is_kept_and_can_be_tried_again(url: str)
 
 
 @pytest.mark.row("T191")
-async def test_another_model_steps_in_when_a_provider_is_down(url: str) -> None:
+async def test_fallback_model_answers_when_provider_is_down(url: str) -> None:
     down = say(status=503, error="overloaded")
     fallbacks = {"sonnet": [GPT]}
     async with (
@@ -301,7 +303,7 @@ async def test_another_model_steps_in_when_a_provider_is_down(url: str) -> None:
 
 
 @pytest.mark.row("T193")
-async def test_a_refused_request_does_not_go_to_the_others(url: str) -> None:
+async def test_refused_request_is_not_sent_to_fallbacks(url: str) -> None:
     refused = say(status=400, error="no such parameter: frobnicate")
     async with (
         serving(Fake(refused)) as fake,
@@ -313,7 +315,7 @@ async def test_a_refused_request_does_not_go_to_the_others(url: str) -> None:
     assert len(fake.requests) == 1
 
 
-async def test_without_a_rule_the_error_of_the_provider_is_told(url: str) -> None:
+async def test_provider_error_is_raised_without_fallback_rule(url: str) -> None:
     async with (
         serving(Fake(say(status=500, error="oh"))) as fake,
         Metis(url, options(fake)) as m,
@@ -324,7 +326,7 @@ async def test_without_a_rule_the_error_of_the_provider_is_told(url: str) -> Non
 
 
 @pytest.mark.row("T193")
-async def test_a_refused_history_is_repaired_once_told_and_sent_again(url: str) -> None:
+async def test_refused_history_is_repaired_once_and_sent_again(url: str) -> None:
     thought = thinking("because", signature="c2lnbmVk")
     refused = say(status=400, error="messages.1.content.0: Invalid `signature` in `thinking` block")
     script = [say(thought, "yes"), refused, say("fine"), say("still")]
@@ -341,7 +343,7 @@ async def test_a_refused_history_is_repaired_once_told_and_sent_again(url: str) 
 
 
 @pytest.mark.row("T185")
-async def test_a_full_window_is_summed_up_and_the_turn_goes_on(url: str) -> None:
+async def test_full_window_is_summarised_and_turn_continues(url: str) -> None:
     full = say(status=400, error="prompt is too long: 250000 tokens > 200000 maximum")
     script = [reading(), say("one"), full, say("the gist"), say("two")]
     async with serving(Fake(*script)) as fake, Metis(url, options(fake)) as m:
@@ -385,7 +387,7 @@ async def test_a_summary_without_usage_is_priced_by_an_estimate(
     assert Decimal(usage["cost_usd"]) > 0
 
 
-async def test_a_history_near_the_limit_is_summed_up_before_the_call(url: str) -> None:
+async def test_history_near_limit_is_summarised_before_the_call(url: str) -> None:
     script = [say("one", input_tokens=190_000), say("the gist"), say("two")]
     async with serving(Fake(*script)) as fake, Metis(url, options(fake, compact_with=GPT)) as m:
         session = await m.session(model="haiku")
@@ -397,9 +399,7 @@ async def test_a_history_near_the_limit_is_summed_up_before_the_call(url: str) -
 
 
 @pytest.mark.parametrize("why", ["small", "down"])
-async def test_a_summary_that_its_writer_cannot_write_is_written_by_the_model_of_the_turn(
-    url: str, why: str
-) -> None:
+async def test_summary_falls_back_to_model_of_the_turn(url: str, why: str) -> None:
     other = "openai:gpt-3.5-turbo" if why == "small" else GPT
     down = [say(status=500, error="oh")] if why == "down" else []
     script = [say("one", input_tokens=190_000), *down, say("the gist"), say("two")]
@@ -421,7 +421,7 @@ async def test_a_turn_that_cannot_be_shortened_fails_with_the_overflow(url: str)
             await session.ask("x")
 
 
-async def test_a_budget_warns_and_then_stops_before_the_call(url: str) -> None:
+async def test_budget_warns_and_then_refuses_before_the_call(url: str) -> None:
     budget = Budget(session_usd=Decimal("0.0013"), day_usd=Decimal(5))
     async with serving(Fake()) as fake, Metis(url, options(fake, budget=budget)) as m:
         session = await m.session(model="sonnet")
@@ -446,7 +446,7 @@ async def test_the_budget_of_a_day_counts_all_sessions_and_warns_once(url: str) 
                 await (await m.session(model="sonnet")).ask("four")
 
 
-async def test_a_model_without_a_price_is_unpriced_and_said_so(
+async def test_model_without_price_is_reported_as_unpriced(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
@@ -465,7 +465,7 @@ async def test_a_model_without_a_price_is_unpriced_and_said_so(
 
 
 @pytest.mark.row("T166")
-async def test_an_empty_answer_is_told_and_not_stored(url: str) -> None:
+async def test_empty_response_is_reported_and_not_stored(url: str) -> None:
     async with serving(Fake(say(), say("yes"))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         events = await events_of(session, "hello?")
@@ -475,7 +475,7 @@ async def test_an_empty_answer_is_told_and_not_stored(url: str) -> None:
         await session.ask("well?")
 
 
-async def test_a_model_that_calls_for_ever_is_stopped(url: str) -> None:
+async def test_endless_tool_loop_is_stopped(url: str) -> None:
     async with (
         serving(Fake(*[reading() for _ in range(9)])) as fake,
         Metis(url, options(fake, max_calls=3)) as m,
@@ -496,7 +496,7 @@ async def test_a_hundred_sessions_stream_at_once(url: str) -> None:
         assert {each.cost().total_usd for each in sessions} == {ONE}
 
 
-async def test_no_word_and_no_key_is_in_the_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_has_no_content_and_no_key(url: str, caplog: pytest.LogCaptureFixture) -> None:
     key = "sk-canary-0123456789"
     script = [reading("plugh"), say(status=400, error=f"frotz {key}")]
     with caplog.at_level(logging.DEBUG, "metis"):
@@ -510,7 +510,7 @@ async def test_no_word_and_no_key_is_in_the_log(url: str, caplog: pytest.LogCapt
     assert not [word for word in ("xyzzy", "plugh", "frotz", key) if word in caplog.text]
 
 
-async def test_a_fork_goes_its_own_way(url: str) -> None:
+async def test_fork_is_independent(url: str) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         await session.ask("one")
@@ -524,7 +524,7 @@ async def test_a_fork_goes_its_own_way(url: str) -> None:
         assert isinstance(session.messages[0].content[0], TextBlock | ImageBlock)
 
 
-async def test_an_ended_session_takes_no_more_turns(url: str) -> None:
+async def test_ended_session_refuses_turns(url: str) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         await session.ask("one")
@@ -533,7 +533,7 @@ async def test_an_ended_session_takes_no_more_turns(url: str) -> None:
             await session.ask("two")
 
 
-async def test_tools_that_nobody_offered_are_answered(url: str) -> None:
+async def test_call_of_unoffered_tool_gets_error_result(url: str) -> None:
     async with (
         serving(Fake(reading(), say("ok"))) as fake,
         Metis(url, options(fake, tools=None)) as m,

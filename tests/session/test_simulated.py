@@ -1,4 +1,4 @@
-"""A simulator that is loaded when somebody calls."""
+"""The simulator is loaded at the first call."""
 
 import asyncio
 import subprocess
@@ -33,7 +33,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'metis.db'}"
 
 
-def test_nothing_of_it_is_loaded_before_somebody_calls(tmp_path: Path) -> None:
+def test_simulator_is_not_loaded_before_first_call(tmp_path: Path) -> None:
     done = subprocess.run(  # noqa: S603 - our own interpreter
         [sys.executable, "-c", _QUIET % (tmp_path / "metis.db")],
         check=True,
@@ -54,14 +54,14 @@ async def test_the_first_call_is_answered_with_and_without_preparation(url: str)
             assert answer is not None
 
 
-async def test_many_calls_at_once_wait_for_it(url: str) -> None:
+async def test_concurrent_first_calls_wait_for_loading(url: str) -> None:
     async with metis.open(url, Options(simulate=True)) as m:
         sessions = [await m.session(model="sonnet") for _ in range(8)]
         answers = await asyncio.gather(*(each.ask("say here") for each in sessions))
     assert all(answers)
 
 
-async def test_closing_while_it_loads_leaves_nothing_behind(url: str) -> None:
+async def test_close_during_loading_leaves_nothing_behind(url: str) -> None:
     async with metis.open(url, Options(simulate=True)) as m:
         preparing = asyncio.create_task(m.prepare())
         await asyncio.sleep(0)
@@ -70,7 +70,7 @@ async def test_closing_while_it_loads_leaves_nothing_behind(url: str) -> None:
             await preparing
 
 
-async def test_two_who_ask_at_once_what_was_spent_count_nothing_twice(url: str) -> None:
+async def test_concurrent_spending_queries_count_nothing_twice(url: str) -> None:
     async with metis.open(url, Options(simulate=True)) as m:
         session = await m.session(model="sonnet")
         await session.ask("say all is well")

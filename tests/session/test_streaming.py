@@ -1,4 +1,4 @@
-"""Models that do not stream, or do not stream the arguments of their calls."""
+"""Models without streaming, or without streamed tool arguments."""
 
 import json
 
@@ -29,9 +29,7 @@ WHOLE = ("openai:gpt-5-pro", "openai-responses:o1-pro")
 
 @pytest.mark.row("M-209")
 @pytest.mark.parametrize("model", WHOLE)
-async def test_a_model_that_does_not_stream_is_asked_for_the_whole_answer(
-    url: str, model: str
-) -> None:
+async def test_model_without_streaming_is_sent_a_plain_request(url: str, model: str) -> None:
     async with Simulator() as sim:
         retry = Retry(attempts=2, first_s=0.01)
         async with Metis(url, options_for(sim.base_url, retry=retry)) as m:
@@ -55,7 +53,7 @@ async def test_a_model_that_does_not_stream_is_asked_for_the_whole_answer(
 
 
 @pytest.mark.parametrize("model", WHOLE)
-async def test_what_came_of_a_whole_answer_over_the_limit_is_stored(url: str, model: str) -> None:
+async def test_partial_content_of_oversized_plain_response_is_stored(url: str, model: str) -> None:
     async with Simulator() as sim:
         limits = Limits(response_bytes=12_000)
         async with Metis(url, options_for(sim.base_url, limits=limits)) as m:
@@ -73,7 +71,7 @@ async def test_what_came_of_a_whole_answer_over_the_limit_is_stored(url: str, mo
 
 @pytest.mark.row("M-210")
 @pytest.mark.parametrize("model", MODELS)
-async def test_the_arguments_of_a_call_come_whole_where_they_are_not_streamed(
+async def test_unstreamed_arguments_arrive_as_one_delta(
     url: str, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Simulator() as sim, Metis(url, options_for(sim.base_url)) as m:

@@ -1,4 +1,4 @@
-"""What metis itself produces obeys the base specification, with the notes that it adds."""
+"""Messages that metis produces follow the base specification, with additional notes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Answers of a given form: every provider is asked for it, and what comes is read and checked."""
+"""Structured output: every provider is sent the format, and responses are parsed and checked."""
 
 import tempfile
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ SCHEMA: dict[str, Any] = {
     "model",
     [
         "anthropic:claude-sonnet-4-6",
-        "anthropic:claude-3-5-haiku-latest",  # by a tool that nobody sees
+        "anthropic:claude-3-5-haiku-latest",  # by a hidden tool
         "openai:gpt-5",
         "gemini:gemini-3.5-flash",
         "ollama:llama3.2",
         "deepseek:deepseek-reasoner",
     ],
 )
-async def test_each_provider_is_asked_in_its_own_way(url: str, model: str) -> None:
+async def test_output_format_is_sent_in_form_of_each_provider(url: str, model: str) -> None:
     async with Metis(url, metis.Options(simulate=True)) as m:
         session = await m.session(model=model)
         answer = await session.ask("describe a town as JSON", output=SCHEMA)
@@ -49,7 +49,7 @@ async def test_each_provider_is_asked_in_its_own_way(url: str, model: str) -> No
             assert type(value["size"]) is int
 
 
-async def test_a_value_is_what_the_answer_says(url: str) -> None:
+async def test_value_is_parsed_from_response(url: str) -> None:
     async with (
         serving(Fake(say('{"city": "Bergen", "size": 3}'))) as fake,
         Metis(url, options(fake, tools=None, default_model="sonnet")) as m,
@@ -68,7 +68,7 @@ async def test_a_value_is_what_the_answer_says(url: str) -> None:
         ("Bergen", "$", "the response is not valid JSON"),
     ],
 )
-async def test_an_answer_of_another_form_is_an_error_that_names_the_place(
+async def test_response_of_wrong_format_error_names_the_path(
     url: str, words: str, path: str, text: str
 ) -> None:
     async with (
@@ -81,7 +81,7 @@ async def test_an_answer_of_another_form_is_an_error_that_names_the_place(
         assert len(fake.bodies) == 2  # the model may correct itself once
         assert caught.value.problems[0].path == path
         assert text in caught.value.problems[0].text
-        # The answer is there all the same, and the conversation goes on.
+        # The response is stored, and the conversation continues.
         assert caught.value.message == session.messages[-1]
 
 
@@ -127,7 +127,7 @@ async def test_a_type_gives_a_value_of_it(url: str, kind: Any, text: str, value:
         assert len(fake.bodies) == 1
 
 
-async def test_a_wrong_form_is_corrected_by_the_model_once(url: str) -> None:
+async def test_wrong_format_is_corrected_by_the_model_once(url: str) -> None:
     async with (
         serving(Fake(say('{"number": 0}'), say('{"number": 7}'))) as fake,
         Metis(url, options(fake, tools=None, default_model="sonnet")) as m,
@@ -138,7 +138,7 @@ async def test_a_wrong_form_is_corrected_by_the_model_once(url: str) -> None:
         assert "number: Value error, not positive" in repair.text
 
 
-async def test_what_is_no_type_of_data_is_refused_before_anything_is_sent(url: str) -> None:
+async def test_non_data_type_is_refused_before_sending(url: str) -> None:
     async with (
         serving(Fake()) as fake,
         Metis(url, options(fake, tools=None, default_model="sonnet")) as m,
@@ -149,7 +149,7 @@ async def test_what_is_no_type_of_data_is_refused_before_anything_is_sent(url: s
 
 
 @pytest.mark.row("T119")
-async def test_a_refusal_is_no_json_that_went_wrong(url: str) -> None:
+async def test_refusal_is_not_reported_as_invalid_json(url: str) -> None:
     refused = say("I will not.", stop_reason=StopReason.REFUSAL)
     async with (
         serving(Fake(refused)) as fake,
@@ -160,7 +160,7 @@ async def test_a_refusal_is_no_json_that_went_wrong(url: str) -> None:
             await session.ask_json("where?", OutputFormat())
 
 
-async def test_a_schema_that_nobody_could_check_is_refused_before_anything_is_said(
+async def test_uncheckable_schema_is_refused_before_sending(
     url: str,
 ) -> None:
     async with Metis(url, metis.Options(simulate=True)) as m:
@@ -170,7 +170,7 @@ async def test_a_schema_that_nobody_could_check_is_refused_before_anything_is_sa
         assert session.messages == []
 
 
-async def test_a_form_holds_for_one_turn_and_its_losses_are_told(url: str) -> None:
+async def test_output_format_applies_to_one_turn_and_its_losses_are_reported(url: str) -> None:
     async with Metis(url, metis.Options(simulate=True)) as m:
         session = await m.session(model="anthropic:claude-3-5-haiku-latest")
         events = [event async for event in session.send("a town", output=SCHEMA)]
@@ -182,7 +182,7 @@ async def test_a_form_holds_for_one_turn_and_its_losses_are_told(url: str) -> No
         assert answer.content == (TextBlock("all is well"),)
 
 
-def test_the_synchronous_twin_gives_the_same() -> None:
+def test_blocking_session_gives_equal_values() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         metis.open_sync(f"sqlite:///{folder}/m.db", metis.Options(simulate=True)) as m,

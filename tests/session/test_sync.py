@@ -1,3 +1,5 @@
+"""Blocking sessions."""
+
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'metis.db'}"
 
 
-def test_one_question_and_one_answer(url: str) -> None:
+def test_one_prompt_and_one_response(url: str) -> None:
     reply = metis.ask("say all is well", model="sonnet", url=url, options=SIM)
     assert str(reply) == "all is well"
     assert reply.cost_usd > 0
@@ -26,7 +28,7 @@ def test_one_question_and_one_answer(url: str) -> None:
         assert len(again.messages) == 2
 
 
-def test_a_session_without_async(url: str) -> None:
+def test_blocking_session(url: str) -> None:
     with metis.open_sync(url, SIM) as m:
         session = m.session(model="sonnet", system="Be short.")
         events = list(session.send("count to 3"))
@@ -43,7 +45,7 @@ def test_a_session_without_async(url: str) -> None:
         session.end()
 
 
-def test_a_session_without_async_goes_back_and_tells_what_it_knows(url: str) -> None:
+def test_blocking_session_undo_and_queries(url: str) -> None:
     with metis.open_sync(url, SIM) as m:
         session = m.session(model="sonnet")
         session.ask("say one")
@@ -65,7 +67,7 @@ def test_a_session_without_async_goes_back_and_tells_what_it_knows(url: str) -> 
             session.ask("say three")
 
 
-def test_nothing_is_answered_where_nothing_waits(url: str) -> None:
+def test_answer_without_pending_confirmation_is_refused(url: str) -> None:
     with metis.open_sync(url, Options(simulate=True)) as m:
         session = m.session(model="sonnet")
         assert session.ask(["say", "well"]) is not None
@@ -73,6 +75,6 @@ def test_nothing_is_answered_where_nothing_waits(url: str) -> None:
             next(session.respond())
 
 
-def test_what_is_not_open_says_so() -> None:
+def test_session_that_is_not_open_is_a_typed_error() -> None:
     with pytest.raises(RuntimeError, match="open_sync"):
         metis.open_sync("sqlite:///x.db").sessions()

@@ -1,4 +1,4 @@
-"""What a thread says of its turns: who answers, which servers and searches it has."""
+"""Thread options: pointers to models, MCP servers, search and tool mode."""
 
 import importlib.util
 import json
@@ -46,7 +46,7 @@ def server(name: str = "numbers") -> McpServer:
 
 
 def thread(*turns: dict[str, Any]) -> str:
-    """Stored turns of gpt2099, each continuing the one before."""
+    """Return stored turns of gpt2099, each continuing the one before."""
     lines = [
         {
             "topic": "gpt.turn",
@@ -61,7 +61,7 @@ def thread(*turns: dict[str, Any]) -> str:
 
 
 async def imported(m: Metis, *turns: dict[str, Any]) -> Session:
-    """A session that begins as a thread of gpt2099."""
+    """Return a session that was imported from a thread of gpt2099."""
     record = await m.store.create_session()
     found = interchange.load("gpt2099", thread(*turns), RequestContext(session_id=record.id))
     await m.store.append_all(found.messages)
@@ -69,7 +69,7 @@ async def imported(m: Metis, *turns: dict[str, Any]) -> Session:
 
 
 def offered(asked: CanonicalRequest) -> list[str]:
-    """What may be called; what only the history has called is defined and not to be called."""
+    """Return the callable tools; tools that only the history uses are defined but not callable."""
     choice = asked.options.tool_choice
     return [] if choice == ToolChoice("none") else [tool.name for tool in asked.tools]
 
@@ -107,7 +107,7 @@ async def test_the_tools_of_the_servers_of_a_thread_are_offered_and_run(url: str
         names = offered(fake.requests[0])
         assert len(names) == len(mcp_server.TOOLS)
         assert all(name.startswith("numbers___") for name in names)
-        # A later turn may say otherwise, and that holds from there on.
+        # A later turn may change the option from there on.
         await session.ask("without", options={"servers": []})
         await session.ask("still without")
         assert [offered(asked) for asked in fake.requests[2:]] == [[], []]
@@ -123,7 +123,7 @@ async def test_the_tools_of_the_servers_of_a_thread_are_offered_and_run(url: str
 
 @needs_mcp
 @pytest.mark.row("G-005")
-async def test_servers_stand_beside_the_tools_of_the_house_and_are_kept_by_a_retry(
+async def test_server_tools_are_offered_with_built_in_tools_and_kept_by_retry(
     url: str,
 ) -> None:
     fake = Fake()
@@ -144,7 +144,7 @@ async def test_servers_stand_beside_the_tools_of_the_house_and_are_kept_by_a_ret
 
 @pytest.mark.row("G-005")
 @pytest.mark.parametrize("tools", [None, Registry(ReadFile)])
-async def test_a_server_that_nobody_knows_is_an_error_before_anything_is_stored(
+async def test_unknown_server_is_an_error_before_anything_is_stored(
     url: str, tools: Registry | None
 ) -> None:
     fake = Fake()
@@ -184,7 +184,7 @@ async def test_search_and_tool_mode_of_a_thread_reach_the_provider(url: str) -> 
 
 
 @pytest.mark.row("G-006", "G-007")
-async def test_what_a_provider_does_not_do_is_refused_and_said_before_a_swap(url: str) -> None:
+async def test_unsupported_option_is_refused_and_reported_before_a_swap(url: str) -> None:
     fake = Fake()
     async with serving(fake), Metis(url, options(fake)) as m:
         session = await m.session(model=SONNET)
@@ -203,7 +203,7 @@ async def test_what_a_provider_does_not_do_is_refused_and_said_before_a_swap(url
 
 
 @pytest.mark.row("G-006")
-async def test_nobody_steps_in_who_does_not_search(url: str) -> None:
+async def test_fallback_without_search_is_skipped(url: str) -> None:
     fake = Fake(say(status=500, error="oh"))
     others = {"fallbacks": {"*": (GPT, "openai-responses:gpt-5")}}
     async with serving(fake), Metis(url, options(fake, **others)) as m:
@@ -226,7 +226,7 @@ async def test_nobody_steps_in_who_does_not_search(url: str) -> None:
         ({"sevrers": []}, "$.options.sevrers"),
     ],
 )
-async def test_options_of_another_kind_are_refused_with_their_place(
+async def test_invalid_thread_option_error_names_the_path(
     url: str, wrong: dict[str, Any], path: str
 ) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
@@ -242,11 +242,11 @@ async def test_options_of_another_kind_are_refused_with_their_place(
             assert caught.value.path == path
 
 
-# Who answers.
+# Model pointers.
 
 
 @pytest.mark.row("G-024", "GX-06")
-async def test_a_thread_is_answered_by_whom_it_points_to(url: str) -> None:
+async def test_thread_pointer_selects_model(url: str) -> None:
     fake = Fake()
     own = {"kilo": "openai:gpt-5", "own": "sonnet"}
     async with serving(fake), Metis(url, options(fake, pointers=own)) as m:
@@ -256,7 +256,7 @@ async def test_a_thread_is_answered_by_whom_it_points_to(url: str) -> None:
         assert session.model == model_pointers()["nano"]
         await session.ask("another", options=kilo)
         await session.ask("the same")
-        await session.swap(SONNET)  # by hand, and after the thread has pointed
+        await session.swap(SONNET)  # explicitly, after the thread has set a pointer
         await session.ask("by hand")
         assert session.model == SONNET
         await session.ask("back", options=kilo)
@@ -276,7 +276,7 @@ async def test_a_thread_is_answered_by_whom_it_points_to(url: str) -> None:
 
 
 @pytest.mark.row("G-024", "GX-06")
-async def test_a_pointer_to_nobody_is_an_error_before_anything_is_stored(url: str) -> None:
+async def test_unknown_pointer_is_an_error_before_anything_is_stored(url: str) -> None:
     fake = Fake()
     async with serving(fake), Metis(url, options(fake, pointers={"lost": "nobody"})) as m:
         session = await m.session(model=SONNET)
@@ -289,7 +289,7 @@ async def test_a_pointer_to_nobody_is_an_error_before_anything_is_stored(url: st
             await answered(other)
         assert fake.requests == []
         assert (other.context(), other.model) == (None, None)
-        # Whoever names a model can go on all the same.
+        # A turn with an explicit model continues.
         async for _ in other.send("go", model=SONNET):
             pass
         await other.swap(GPT)
@@ -298,7 +298,7 @@ async def test_a_pointer_to_nobody_is_an_error_before_anything_is_stored(url: st
 
 
 @pytest.mark.row("GX-06")
-async def test_a_pointer_with_r_is_a_model_that_thinks_with_the_key_of_its_provider(
+async def test_pointer_with_r_is_a_reasoning_model_of_the_provider(
     url: str,
 ) -> None:
     fake = Fake()
@@ -323,7 +323,7 @@ async def test_a_pointer_with_r_is_a_model_that_thinks_with_the_key_of_its_provi
 
 
 @pytest.mark.row("GX-06")
-def test_pointers_grow_and_take_any_name_of_a_model() -> None:
+def test_custom_pointers_accept_any_model_name() -> None:
     models = Models()
 
     def find(name: str, **own: str) -> ModelPointer:
@@ -342,7 +342,7 @@ def test_pointers_grow_and_take_any_name_of_a_model() -> None:
 
 
 def cost(model: str) -> Decimal:
-    """What a million tokens in and out cost."""
+    """Return the cost of a million input and output tokens."""
     from build import NOW, usage  # noqa: PLC0415 - two values
 
     used = usage(input_tokens=1_000_000, output_tokens=1_000_000)

@@ -1,3 +1,5 @@
+"""Trace events of a turn."""
+
 import pytest
 
 from build import call, image, text
@@ -20,7 +22,7 @@ def listening() -> tuple[Bus, list[Event]]:
     return bus, heard
 
 
-async def test_a_turn_is_told_in_order_with_its_causes_and_without_its_words(url: str) -> None:
+async def test_turn_events_are_ordered_with_causes_and_without_content(url: str) -> None:
     bus, heard = listening()
     reading = say("I read xyzzy.", call("read_file", new_tool_use_id(), path="plugh.txt"))
     keys = {"anthropic": CANARY}
@@ -65,7 +67,7 @@ async def test_a_refused_swap_is_one_event(url: str) -> None:
     assert "images" in getattr(payload, "reason", "")
 
 
-async def test_a_call_that_fails_is_told_once_and_ends_the_turn(url: str) -> None:
+async def test_failed_call_is_one_event_and_ends_the_turn(url: str) -> None:
     bus, heard = listening()
     async with (
         serving(Fake(say(status=400, error="no frotz here"))) as fake,

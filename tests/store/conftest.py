@@ -1,4 +1,4 @@
-"""Stores to test with: a file of SQLite, and a PostgreSQL server that is started for the tests."""
+"""Fixtures: a SQLite file store, and a PostgreSQL server that is started for the tests."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(params=BOTH)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a store that nobody has used."""
+    """Return the address of a new store."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'metis.db'}"
     server: Server = request.getfixturevalue("postgres")
@@ -35,7 +35,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[Store]:
-    """An open store of each kind."""
+    """Yield an open store of each kind."""
     async with open_store(url) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""A writer that is killed: it appends until it dies, and prints every id that was acknowledged.
+"""A writer process to be killed: it appends until it dies, and prints acknowledged ids.
 
 python crash_writer.py URL
 """
@@ -17,7 +17,7 @@ from metis.store import open as open_store
 
 
 async def talk(store: Store, report: "asyncio.Queue[str]") -> None:
-    """A conversation with calls, results, and answers that are written while they stream."""
+    """Append a conversation with calls, results and responses that are stored as they stream."""
     session_id = new_session_id()
     await store.create_session(session_id)
 
@@ -30,7 +30,7 @@ async def talk(store: Store, report: "asyncio.Queue[str]") -> None:
         await append(user("what is in it?"))
         await append(assistant(call("read", call_id, path="a")))
         await append(tool("42", answers=call_id))
-        started = assistant("it says ") if number % 2 else assistant()  # nothing has come yet
+        started = assistant("it says ") if number % 2 else assistant()  # no content yet
         answer = replace(started, id=new_ulid(), session_id=session_id)
         metadata = replace(answer.metadata, status=MessageStatus.PARTIAL)
         entry = await store.append(replace(answer, metadata=metadata))
@@ -39,7 +39,7 @@ async def talk(store: Store, report: "asyncio.Queue[str]") -> None:
 
 
 async def main(url: str) -> None:
-    """Talk in several sessions at once, until the end."""
+    """Append to several sessions at once, until killed."""
     report: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
 
     async def speak() -> None:

@@ -1,6 +1,6 @@
-"""What is wrong with the next request of a conversation, on every protocol.
+"""Validate the next request of a conversation in every protocol.
 
-The judges are the official SDKs' types and, for what types cannot say, the rules of each protocol.
+The official SDKs' types and, for what types cannot express, the rules of each protocol decide.
 """
 
 import json
@@ -26,7 +26,7 @@ RULES = {
 
 
 def request_faults(messages: Sequence[Message]) -> dict[str, list[str]]:
-    """The faults of the request that asks one more question, by protocol; empty if all is well."""
+    """Return the faults of a request with one more prompt, by protocol; empty if valid."""
     request = [*messages, user("and now?", session_id=messages[0].session_id)]
     result: dict[str, list[str]] = {}
     for name, rules in RULES.items():

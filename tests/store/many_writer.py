@@ -1,6 +1,6 @@
-"""One of several writers: 32 tasks append, some to sessions of their own, some to one for all.
+"""One of several writer processes: 32 tasks append to own sessions and to a shared one.
 
-Prints every acknowledged append. Stops after so many appends a task, or after so many seconds.
+Prints every acknowledged append. Stops after a number of appends per task, or after some seconds.
 
 python many_writer.py URL SHARED_SESSION COUNT|SECONDSs
 """
@@ -20,7 +20,7 @@ TASKS, SHARING = 32, 8
 
 
 async def write(store: Store, session_id: str, count: int, until: float) -> None:
-    """Append until it is enough."""
+    """Append until the limit is reached."""
     number = 0
     while number < count and time.monotonic() < until:
         message = replace(user(str(number)), id=new_ulid(), session_id=session_id)
@@ -30,7 +30,7 @@ async def write(store: Store, session_id: str, count: int, until: float) -> None
 
 
 async def main(url: str, shared: str, limit: str) -> None:
-    """Write from all tasks at once."""
+    """Append from all tasks at once."""
     is_time = limit.endswith("s")
     count = sys.maxsize if is_time else int(limit)
     until = time.monotonic() + (float(limit[:-1]) if is_time else 10**9)

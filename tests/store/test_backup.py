@@ -1,4 +1,4 @@
-"""A backup is a store of its own, whole as of one moment, while everybody goes on writing."""
+"""A backup is a complete store as of one moment, made while others write."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def write(
         await asyncio.sleep(0)
 
 
-async def test_a_backup_is_whole_while_others_write(store: Store, tmp_path: Path) -> None:
+async def test_backup_is_consistent_while_others_write(store: Store, tmp_path: Path) -> None:
     acknowledged: list[list[str]] = [[] for _ in range(TASKS)]
     for task in range(TASKS):
         await store.create_session(f"sess_{task}")
@@ -60,7 +60,7 @@ async def test_a_backup_is_whole_while_others_write(store: Store, tmp_path: Path
         await copy.append(message_entry(0))
 
 
-async def test_a_backup_holds_everything(store: Store, tmp_path: Path) -> None:
+async def test_backup_has_every_table(store: Store, tmp_path: Path) -> None:
     await store.create_session("sess_42", workspace_path="/w", routing_policy={"a": [1]})
     await store.append(user("hi", id=ulid(1)))
     await store.append(assistant(call("a", tool_id(1)), id=ulid(2)))
@@ -95,7 +95,7 @@ async def test_a_backup_holds_everything(store: Store, tmp_path: Path) -> None:
     assert result.value.hint == "choose a new file name"
 
 
-async def test_a_backup_that_fails_leaves_no_half_of_one(store: Store, tmp_path: Path) -> None:
+async def test_failed_backup_leaves_no_file(store: Store, tmp_path: Path) -> None:
     await store.create_session("sess_42")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError):
@@ -103,7 +103,7 @@ async def test_a_backup_that_fails_leaves_no_half_of_one(store: Store, tmp_path:
     assert (tmp_path / "file").read_text() == ""
 
 
-def test_a_backup_on_a_full_disk_leaves_no_half_of_one(url: str, tmp_path: Path) -> None:
+def test_backup_on_full_disk_leaves_no_file(url: str, tmp_path: Path) -> None:
     script = f"""
 import asyncio, resource, signal
 from metis.store import open as open_store

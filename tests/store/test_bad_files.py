@@ -1,4 +1,4 @@
-"""Files and servers that cannot be used: a typed error that says what to do, nothing touched."""
+"""Unusable files and servers give a typed error with advice, and are not changed."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ def no_database(path: Path) -> None:
         (no_database, ForeignStoreError, "not a SQLite database"),
     ],
 )
-def test_a_file_that_is_not_ours_is_not_touched(
+def test_foreign_file_is_not_changed(
     tmp_path: Path,
     sqlite_url: str,
     spoil: Callable[[Path], None],
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_ours_is_not_touched(
     assert [item.name for item in tmp_path.iterdir()] == ["metis.db"]
 
 
-def test_broken_pages_are_found_and_left_as_they_are(tmp_path: Path, sqlite_url: str) -> None:
+def test_broken_pages_are_reported_and_not_changed(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url, 200)
     path = tmp_path / "metis.db"
     data = bytearray(path.read_bytes())
@@ -123,7 +123,7 @@ def test_broken_pages_are_found_and_left_as_they_are(tmp_path: Path, sqlite_url:
     ]
 
 
-def test_a_file_whose_tables_are_broken_is_left_as_it_is(tmp_path: Path, sqlite_url: str) -> None:
+def test_file_with_broken_tables_is_not_changed(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url, 3)
     path = tmp_path / "metis.db"
     data = bytearray(path.read_bytes())
@@ -135,7 +135,7 @@ def test_a_file_whose_tables_are_broken_is_left_as_it_is(tmp_path: Path, sqlite_
     assert path.read_bytes() == data
 
 
-def test_somebody_who_holds_the_file_too_long_is_named(tmp_path: Path, sqlite_url: str) -> None:
+def test_long_file_lock_is_a_typed_error(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url)
     path, log = tmp_path / "metis.db", tmp_path / "metis.db-wal"
 
@@ -160,7 +160,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def run_script(script: str, *before: str) -> str:
-    """What a script prints, in an interpreter of its own."""
+    """Return the output of a script in a new interpreter."""
     done = subprocess.run(  # noqa: S603 - our own interpreter
         [*before, sys.executable, "-c", script],
         check=False,
@@ -196,7 +196,7 @@ asyncio.run(main())
 """
 
 
-def test_a_file_that_may_not_grow_loses_nothing_older(sqlite_url: str) -> None:
+def test_file_size_limit_loses_no_earlier_entries(sqlite_url: str) -> None:
     make(sqlite_url, 3)
     limit = (
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
@@ -226,8 +226,8 @@ AFTER_ROOM = """
 """
 
 
-def test_a_full_disk_loses_nothing_older(tmp_path: Path) -> None:
-    """A disk of two megabytes, for real, in a name space of its own."""
+def test_full_disk_loses_no_earlier_entries(tmp_path: Path) -> None:
+    """Uses a real file system of two megabytes in a separate mount namespace."""
     url = f"sqlite:///{tmp_path / 'metis.db'}"
     inside = "mount -t tmpfs -o size=2m tmpfs $0 && head -c 1000000 /dev/zero > $0/filler && "
     inside += 'shift 0 && exec "$@"'
@@ -258,7 +258,7 @@ def test_a_full_disk_loses_nothing_older(tmp_path: Path) -> None:
         (sqlite3.SQLITE_ERROR, "StoreError"),
     ],
 )
-def test_every_fault_of_sqlite_has_its_class(code: int, error: str) -> None:
+def test_every_sqlite_error_has_its_class(code: int, error: str) -> None:
     fault = sqlite3.OperationalError("no")
     fault.sqlite_errorcode = code
     result = store_error(fault, "a.db")
@@ -267,7 +267,7 @@ def test_every_fault_of_sqlite_has_its_class(code: int, error: str) -> None:
 
 
 def contents(url: str) -> dict[str, list[tuple[object, ...]]]:
-    """Every table of a database with its columns and rows."""
+    """Return every table of a database with its columns and rows."""
     result: dict[str, list[tuple[object, ...]]] = {}
     with psycopg.connect(url) as database:
         columns = (
@@ -288,7 +288,7 @@ def contents(url: str) -> dict[str, list[tuple[object, ...]]]:
         ("INSERT INTO metis_schema VALUES (99)", StoreVersionError, "update metis"),
     ],
 )
-def test_a_server_of_another_program_or_of_the_future_is_not_touched(
+def test_foreign_or_newer_database_is_not_changed(
     postgres: Server, spoil: str, error: type[StoreError], word: str
 ) -> None:
     url = postgres.new_database()
@@ -303,7 +303,7 @@ def test_a_server_of_another_program_or_of_the_future_is_not_touched(
     assert contents(url) == before
 
 
-def test_a_server_that_may_only_be_read(postgres: Server) -> None:
+def test_read_only_server(postgres: Server) -> None:
     url = postgres.new_database()
     make(url)
     before = contents(url)
@@ -320,7 +320,7 @@ def test_a_server_that_may_only_be_read(postgres: Server) -> None:
     assert contents(url) == before
 
 
-def test_somebody_who_holds_a_session_too_long_is_named(postgres: Server) -> None:
+def test_long_session_lock_is_a_typed_error(postgres: Server) -> None:
     url = postgres.new_database()
     make(url)
 
@@ -340,8 +340,8 @@ def test_somebody_who_holds_a_session_too_long_is_named(postgres: Server) -> Non
     asyncio.run(use())
 
 
-def test_a_full_disk_at_the_server_loses_nothing_older(postgres: Server) -> None:
-    """The server says what it says when its disk is full, in the middle of an append."""
+def test_full_disk_of_server_loses_no_earlier_entries(postgres: Server) -> None:
+    """The server reports a full disk in the middle of an append."""
     url = postgres.new_database()
     make(url, 3)
     with psycopg.connect(url) as database:
@@ -369,7 +369,7 @@ def test_a_full_disk_at_the_server_loses_nothing_older(postgres: Server) -> None
     asyncio.run(use())
 
 
-def test_a_broken_page_at_the_server_is_found_and_left_as_it_is(postgres: Server) -> None:
+def test_broken_server_page_is_reported_and_not_changed(postgres: Server) -> None:
     url = postgres.new_database()
     make(url, 50)
     copy = postgres.copy_of(url)
@@ -389,32 +389,32 @@ def test_a_broken_page_at_the_server_is_found_and_left_as_it_is(postgres: Server
     assert path.read_bytes() == data
 
 
-def test_a_server_that_is_not_there_and_no_password_in_the_error() -> None:
+def test_unreachable_server_error_has_no_password() -> None:
     with pytest.raises(StoreUnavailableError) as result:
         open_store("postgresql://me:hunter2@127.0.0.1:1/nothing")
     assert "hunter2" not in str(result.value)
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "metis.db", "sqlite://", "sqlite:///"])
-def test_an_address_of_no_store(url: str) -> None:
+def test_invalid_store_address_is_refused(url: str) -> None:
     with pytest.raises(StoreUnavailableError):
         open_store(url)
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailableError):
         open_store(f"sqlite:///{tmp_path / 'file' / 'metis.db'}")
 
 
-def test_the_default_is_under_the_home_of_metis(tmp_path: Path) -> None:
+def test_default_store_is_in_metis_home(tmp_path: Path) -> None:
     assert sqlite_path(default_url({"METIS_HOME": str(tmp_path)})) == tmp_path / "metis.db"
     other = default_url({"XDG_DATA_HOME": str(tmp_path)})
     assert sqlite_path(other) == tmp_path / "metis" / "metis.db"
     assert sqlite_path(default_url({})).name == "metis.db"
 
 
-def test_two_who_start_at_once_make_the_tables_once(url: str) -> None:
+def test_concurrent_first_opens_create_tables_once(url: str) -> None:
     script = f"import asyncio; from metis import store; asyncio.run(store.open({url!r}).close())"
     programs = [
         subprocess.Popen(  # noqa: S603 - our own interpreter
@@ -429,7 +429,7 @@ def test_two_who_start_at_once_make_the_tables_once(url: str) -> None:
         assert program.returncode == 0, complaint.decode()
 
 
-def test_a_search_index_of_an_older_form_is_made_anew(tmp_path: Path, sqlite_url: str) -> None:
+def test_outdated_search_index_is_rebuilt(tmp_path: Path, sqlite_url: str) -> None:
     with closing(sqlite3.connect(tmp_path / "metis.db-search")) as old:
         old.execute("CREATE VIRTUAL TABLE words USING fts5(body)")
         old.execute("CREATE TABLE progress (last INTEGER NOT NULL)")

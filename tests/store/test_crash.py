@@ -1,7 +1,7 @@
-"""Nothing acknowledged is lost: writers are killed at random moments, and then we count.
+"""Acknowledged appends survive writers that are killed at random moments.
 
-`METIS_KILLS` sets how often a writer is killed on each store, 10 unless told otherwise;
-`METIS_WRITE_S` for how many seconds two processes write at once, else they stop after some appends.
+`METIS_KILLS` sets how often a writer is killed on each store (default 10); `METIS_WRITE_S` for how
+many seconds two processes write at once, otherwise they stop after some appends.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def killed_writer(url: str, after_s: float) -> list[tuple[str, str, int]]:
-    """Start a writer, kill it after a while, and give what it said was acknowledged."""
+    """Start a writer, kill it after a while, and return the ids it reported as acknowledged."""
     with subprocess.Popen(  # noqa: S603 - our own interpreter
         [sys.executable, str(WRITER), url], stdout=subprocess.PIPE, env=ENVIRONMENT
     ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"open\n"
-        time.sleep(after_s)  # the moment of the kill is what is tested
+        time.sleep(after_s)  # the random moment of the kill is the subject of the test
         writer.kill()
         texts, _ = writer.communicate()
     lines = [line.split() for line in texts.decode().split("\n")[:-1]]
@@ -50,7 +50,7 @@ def killed_writer(url: str, after_s: float) -> list[tuple[str, str, int]]:
 async def look(
     url: str, acknowledged: list[tuple[str, str, int]], *, everywhere: bool = False
 ) -> None:
-    """Every acknowledged append is in its place, and the sessions are whole."""
+    """Check that every acknowledged append is in its place, and that the sessions are valid."""
     async with open_store(url) as store:
         histories: dict[str, dict[str, int]] = {}
         for session_id in {item[0] for item in acknowledged}:
@@ -65,13 +65,13 @@ async def look(
 
 
 async def check_session(store: Store, session_id: str) -> None:
-    """Nothing is half there, every rule holds, and the next request is valid everywhere."""
+    """Check that nothing is half stored, every rule holds, and the next request is valid."""
     messages = await store.messages(session_id)
     assert validate_session(messages) == []
     assert [m for m in messages if m.metadata.status == MessageStatus.PARTIAL] == []
     assert await store.tool_calls(session_id, status="pending") == []
     if messages:
-        # What a session of a minute holds is no request that anybody sends.
+        # A session of a minute of writing is too long for a request.
         assert request_faults(messages[-_MOST_ASKED:]) == {}
 
 
@@ -80,7 +80,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="metis.adapters")
 
 
-def test_what_was_acknowledged_survives_the_death_of_its_writer(url: str) -> None:
+def test_acknowledged_appends_survive_kill_of_writer(url: str) -> None:
     chance = random.Random(20260508)  # noqa: S311 - no secret
     total: list[tuple[str, str, int]] = []
     for _ in range(KILLS):
@@ -98,7 +98,7 @@ def test_what_was_acknowledged_survives_the_death_of_its_writer(url: str) -> Non
 
 
 def test_two_processes_and_many_tasks_write_the_same_database(url: str, tmp_path: Path) -> None:
-    """Each process has sessions of its own and all share one; no error, nothing lost, in order."""
+    """Each process has its own sessions and all share one: no error, no loss, correct order."""
     shared = "sess_shared"
 
     async def make() -> None:
@@ -123,7 +123,7 @@ def test_two_processes_and_many_tasks_write_the_same_database(url: str, tmp_path
 
 
 def written_by_two(url: str, shared: str, folder: Path) -> list[tuple[str, str, int]]:
-    """Let two processes write, and give what they said was acknowledged."""
+    """Run two writer processes, and return the appends they reported as acknowledged."""
     limit = str(APPENDS) if SECONDS is None else f"{SECONDS}s"
     texts = [folder / f"said-{number}" for number in (1, 2)]
     complaints = [folder / f"complaints-{number}" for number in (1, 2)]

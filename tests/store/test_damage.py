@@ -1,4 +1,4 @@
-"""Damage on the disk is noticed, named, and costs no more than what was damaged."""
+"""Damage on disk is detected, reported, and limited to the damaged parts."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ SESSION = "sess_42"
 
 
 async def fill(store: Store, count: int) -> None:
-    """A session of prompts, calls, results and other entries."""
+    """Write a session of prompts, calls, results and other entries."""
     await store.create_session(SESSION, workspace_path="/w", active_model="a:b")
     number = 0
     for turn in range(count):
@@ -66,7 +66,7 @@ async def problems_of(url: str) -> list[str]:
         return await store.check()
 
 
-def test_a_changed_byte_of_a_message_is_noticed_and_named(tmp_path: Path, sqlite_url: str) -> None:
+def test_changed_byte_of_message_is_reported(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url)
     change_bytes(tmp_path / "metis.db", b"prompt 57 ", b"prompt 67 ")
 
@@ -124,7 +124,7 @@ def test_an_entry_and_the_newest_messages_are_checked_as_well(
         ("role", "assistant", "digest of its"),
     ],
 )
-def test_the_cause_of_damage_is_named(
+def test_damage_report_names_the_cause(
     tmp_path: Path, sqlite_url: str, column: str, value: object, cause: str
 ) -> None:
     make(sqlite_url, 3)
@@ -144,7 +144,7 @@ def test_the_cause_of_damage_is_named(
     asyncio.run(read())
 
 
-def test_a_message_that_disappears_is_missed(tmp_path: Path, sqlite_url: str) -> None:
+def test_missing_message_is_reported(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url, 3)
     with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
         database.execute("DELETE FROM messages WHERE id = ?", (ulid(1),))
@@ -158,9 +158,7 @@ def digests_of(path: Path) -> dict[str, int]:
         return read_digests(SqliteTransaction(database), SESSION)
 
 
-def test_messages_of_an_older_version_get_digests_by_a_check(
-    tmp_path: Path, sqlite_url: str
-) -> None:
+def test_check_adds_digests_to_messages_of_older_version(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url, BLOCK)
     before = digests_of(tmp_path / "metis.db")
     assert len(before) == 3 * BLOCK + 8 - 1  # seven entries beside the messages
@@ -174,7 +172,7 @@ def test_messages_of_an_older_version_get_digests_by_a_check(
 
 
 @pytest.mark.anyio
-async def test_rewritten_messages_have_the_digest_of_what_they_became(store: Store) -> None:
+async def test_rewritten_messages_get_new_digest(store: Store) -> None:
     await store.create_session(SESSION)
     raw = {"raw": "x" * 1000}
     whole = assistant("whole", id=ulid(1))
@@ -188,7 +186,7 @@ async def test_rewritten_messages_have_the_digest_of_what_they_became(store: Sto
 
 
 @pytest.mark.anyio
-async def test_a_deleted_session_leaves_no_digests_to_its_successor(store: Store) -> None:
+async def test_deleted_session_leaves_no_digests(store: Store) -> None:
     await fill(store, 3)
     lines = await store.export(SESSION)
     await store.delete(SESSION)
@@ -224,7 +222,7 @@ async def saved(path: Path) -> dict[str, bytes]:
         return lines
 
 
-def test_a_whole_store_is_saved_as_it_is(tmp_path: Path, sqlite_url: str) -> None:
+def test_repair_of_undamaged_store_keeps_everything(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url, 30)
     report = asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
     assert report.lost == ()
@@ -257,7 +255,7 @@ def test_deleted_sessions_stay_deleted(tmp_path: Path, sqlite_url: str) -> None:
 @pytest.mark.parametrize(
     "seed", [0, 5, *(pytest.param(seed, marks=pytest.mark.fuzz) for seed in range(1, 40))]
 )
-def test_random_damage_costs_what_it_hits(tmp_path: Path, sqlite_url: str, seed: int) -> None:
+def test_random_damage_loses_only_damaged_parts(tmp_path: Path, sqlite_url: str, seed: int) -> None:
     make(sqlite_url, 60)
     whole = asyncio.run(saved(tmp_path / "metis.db"))
     path = tmp_path / "metis.db"
@@ -267,7 +265,7 @@ def test_random_damage_costs_what_it_hits(tmp_path: Path, sqlite_url: str, seed:
     for _ in range(1 + seed):
         place = chance.randrange(len(data))
         pages.add(place // 4096)
-        # Single bytes and whole runs, in headers, pointers and texts.
+        # Single bytes and ranges, in headers, pointers and texts.
         for offset in range(chance.choice((1, 1, 8, 300))):
             if place + offset < len(data):
                 data[place + offset] ^= chance.randrange(1, 256)
@@ -276,9 +274,9 @@ def test_random_damage_costs_what_it_hits(tmp_path: Path, sqlite_url: str, seed:
     report = asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
     assert path.read_bytes() == data, "the damaged file is only read"
     rest = asyncio.run(saved(tmp_path / "new.db"))
-    # Nothing changed and nothing new: what is there is what was written. A crash notice may be
-    # added for calls whose result was lost.
-    # What has lost its digest cannot be judged, which the report says.
+    # Every remaining message equals the written one. A crash notice may be added for calls whose
+    # result was lost.
+    # A message without digest cannot be verified; the report states that.
     reported = "\n".join(line for line in report.lost if "digest is lost" in line)
     changed = [name for name in rest if rest[name] != whole.get(name) and name in whole]
     changed = [name for name in changed if name not in reported]
@@ -286,11 +284,11 @@ def test_random_damage_costs_what_it_hits(tmp_path: Path, sqlite_url: str, seed:
     lost = whole.keys() - rest.keys()
     for name in lost:
         assert any(name in line or "entry" in line or "page" in line for line in report.lost), name
-    # A page holds at most some dozens of rows; a lost call takes its result with it.
+    # A page has at most some dozens of rows; a lost call also loses its result.
     assert len(lost) <= 60 * len(pages)
 
 
-def test_a_file_without_its_first_page_is_saved(tmp_path: Path, sqlite_url: str) -> None:
+def test_file_without_first_page_is_repaired(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url, 60)
     whole = asyncio.run(saved(tmp_path / "metis.db"))
     path = tmp_path / "metis.db"
@@ -301,7 +299,7 @@ def test_a_file_without_its_first_page_is_saved(tmp_path: Path, sqlite_url: str)
     assert asyncio.run(saved(tmp_path / "new.db")) == whole
 
 
-def test_what_only_the_log_holds_is_saved(tmp_path: Path, sqlite_url: str) -> None:
+def test_entries_only_in_write_ahead_log_are_repaired(tmp_path: Path, sqlite_url: str) -> None:
     copy = tmp_path / "copy.db"
 
     async def crash() -> None:
@@ -316,7 +314,7 @@ def test_what_only_the_log_holds_is_saved(tmp_path: Path, sqlite_url: str) -> No
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 4096, 5000])
-def test_any_bytes_are_read_without_an_error(size: int) -> None:
+def test_any_bytes_are_scanned_without_error(size: int) -> None:
     chance = random.Random(size)  # noqa: S311 - a test
     for _ in range(300):
         head = chance.choice((b"", b"SQLite format 3\x00"))
@@ -333,7 +331,7 @@ def test_any_bytes_are_read_without_an_error(size: int) -> None:
         (b"{", "body: "),
     ],
 )
-def test_damage_in_bytes_is_named_by_its_place(data: bytes, text: str | None) -> None:
+def test_damage_report_names_byte_position(data: bytes, text: str | None) -> None:
     damage = damage_of_bytes("body", data)
     assert (damage is None) is (text is None)
     assert damage is None or damage.startswith(text or "-")

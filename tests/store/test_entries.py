@@ -1,4 +1,4 @@
-"""Entries survive the codec, known or not."""
+"""Journal entries round-trip through the codec, also unknown kinds."""
 
 import logging
 from datetime import UTC, datetime
@@ -55,24 +55,24 @@ EVERY_ENTRY: list[AnyEntry] = [
 
 @pytest.mark.row("K-028", "K-074", "K-075", "K-076", "K-097")
 @pytest.mark.parametrize("entry", EVERY_ENTRY, ids=lambda entry: type(entry).__name__)
-def test_an_entry_survives_the_codec(entry: AnyEntry) -> None:
+def test_entry_round_trips(entry: AnyEntry) -> None:
     reread = decode_entry(encode_entry(entry))
     assert reread == entry
     assert type(reread) is type(entry)
     assert encode_entry(reread) == encode_entry(entry)
 
 
-def test_every_kind_is_tried() -> None:
+def test_cases_cover_every_kind() -> None:
     assert {type(entry) for entry in EVERY_ENTRY} == set(ENTRY_TYPES.values())
 
 
 @pytest.mark.row("K-077", "K-078", "K-079", "K-080")
-def test_there_is_no_entry_for_what_is_only_shown() -> None:
+def test_display_only_events_have_no_entry_kind() -> None:
     for kind in ("text_delta", "thinking_delta", "tool_use_start", "interrupt", "response"):
         assert not [tag for tag in ENTRY_TYPES if kind in tag]
 
 
-def test_an_unknown_kind_is_kept_byte_for_byte(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_kind_is_preserved_byte_for_byte(caplog: pytest.LogCaptureFixture) -> None:
     raw = (
         b'{"mood":  "calm","type":"weather","id":"01K","session_id":"s",'
         b'"created_at":"2026-05-08T12:00:00Z","seq":4}'
@@ -89,7 +89,7 @@ def test_an_unknown_kind_is_kept_byte_for_byte(caplog: pytest.LogCaptureFixture)
     assert b'"mood":"calm"' in encode_entry(reread)
 
 
-def test_an_unknown_field_is_kept() -> None:
+def test_unknown_field_is_preserved() -> None:
     plain = encode_entry(SwapEntry(to_model="a:b", **HEAD))
     raw = plain[:-1] + b',"zeal":7}'
     entry = decode_entry(raw)
@@ -102,6 +102,6 @@ def test_an_unknown_field_is_kept() -> None:
     "data",
     [b"", b"[]", b"{}", b'{"type":"swap"}', b'{"type":"swap","type":"error"}', b"\xff"],
 )
-def test_what_is_no_entry_is_refused(data: bytes) -> None:
+def test_invalid_entry_is_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):
         decode_entry(data)

@@ -1,4 +1,4 @@
-"""What every store promises; each test runs on SQLite and on PostgreSQL."""
+"""The contract of every store; each test runs on SQLite and on PostgreSQL."""
 
 import asyncio
 import logging
@@ -71,7 +71,7 @@ S = "sess_42"
 
 
 def conversation() -> list[Message]:
-    """A turn with everything: instructions, a picture, thoughts, a call, its result, an answer."""
+    """Return a turn with instructions, an image, thinking, a call, its result and a response."""
     return numbered(
         system("be brief"),
         developer("the user is in a hurry"),
@@ -91,7 +91,7 @@ async def filled(store: Store, messages: Sequence[Message] | None = None) -> lis
 
 
 @pytest.mark.row("M-006", "M-010", "M-012", "M-023", "K-019", "K-048", "K-073", "K-088", "K-093")
-async def test_what_was_appended_comes_back_in_order(store: Store) -> None:
+async def test_appended_messages_are_read_in_order(store: Store) -> None:
     stored = await filled(store)
     assert await store.messages(S) == stored
     assert [encode(item) for item in await store.messages(S)] == [encode(item) for item in stored]
@@ -101,7 +101,7 @@ async def test_what_was_appended_comes_back_in_order(store: Store) -> None:
     assert await store.check() == []
 
 
-async def test_every_block_and_unknown_parts_come_back_byte_for_byte(store: Store) -> None:
+async def test_every_block_and_unknown_parts_round_trip_byte_for_byte(store: Store) -> None:
     blocks = [EVERY_BLOCK[tag] for tag in ("text", "image", "document", "audio", "video")]
     strange = UnknownBlock(b'{"type":"hologram", "n": 1.50}')
     newer = replace(
@@ -131,7 +131,7 @@ async def test_a_message_for_an_unknown_session_is_refused(store: Store) -> None
 
 
 @pytest.mark.row("M-122")
-async def test_an_invalid_message_is_refused_and_leaves_nothing(store: Store) -> None:
+async def test_invalid_message_is_refused_and_not_stored(store: Store) -> None:
     await store.create_session(S)
     with pytest.raises(InvalidMessageError) as outcome:
         await store.append(user())
@@ -140,7 +140,7 @@ async def test_an_invalid_message_is_refused_and_leaves_nothing(store: Store) ->
 
 
 @pytest.mark.row("M-138", "M-139", "M-140", "M-141")
-async def test_calls_and_results_must_fit_to_the_session(store: Store) -> None:
+async def test_calls_and_results_are_checked_against_the_session(store: Store) -> None:
     await filled(store)
     await store.create_session("sess_other")
     wrong = {
@@ -175,7 +175,7 @@ async def test_one_bad_message_among_many_fails_alone(store: Store) -> None:
 
 
 @pytest.mark.parametrize("count", [15, 16, 17, 64, 65, 97, 150])
-async def test_a_row_that_is_there_already_fails_alone_in_a_group(store: Store, count: int) -> None:
+async def test_duplicate_row_fails_alone_in_a_group(store: Store, count: int) -> None:
     await store.create_session("sess_other")
     await store.create_session(S)
     ids = [new_ulid() for _ in range(count)]
@@ -195,7 +195,7 @@ async def test_a_row_that_is_there_already_fails_alone_in_a_group(store: Store, 
 
 
 @pytest.mark.parametrize("count", [16, 64, 81, 200])
-async def test_a_group_with_calls_and_answers_comes_back_whole(store: Store, count: int) -> None:
+async def test_group_with_calls_and_results_round_trips(store: Store, count: int) -> None:
     await store.create_session(S)
     calls = [assistant(call("read", tool_id(n)), id=new_ulid()) for n in range(count)]
     results = [tool(str(n), answers=tool_id(n), id=new_ulid()) for n in range(count)]
@@ -220,7 +220,7 @@ async def test_append_all_is_all_or_nothing(store: Store) -> None:
 
 
 @pytest.mark.row("M-165")
-async def test_a_writer_who_was_overtaken_gets_a_new_id(store: Store) -> None:
+async def test_concurrent_writer_with_older_id_gets_new_id(store: Store) -> None:
     await filled(store, [user("first", id=ulid(50))])
     late = user("late", id=ulid(49))
     entry = await store.append(late, renew_ids=True)
@@ -275,7 +275,7 @@ def failed_result(tool_use_id: str) -> Any:
     return result("bad", answers=tool_use_id, is_error=True)
 
 
-async def test_a_message_that_is_being_written_gets_its_end(store: Store) -> None:
+async def test_partial_message_is_completed(store: Store) -> None:
     await store.create_session(S)
     partial = assistant(
         "so f", id=ulid(1), metadata=provenance(status=MessageStatus.PARTIAL, usage=None)
@@ -295,7 +295,7 @@ async def test_a_message_that_is_being_written_gets_its_end(store: Store) -> Non
 
 
 @pytest.mark.row("K-004", "K-008", "K-022")
-async def test_history_holds_messages_and_what_is_none(store: Store) -> None:
+async def test_history_has_messages_and_other_entries(store: Store) -> None:
     stored = await filled(store)
     head: dict[str, Any] = {"session_id": S, "created_at": NOW}
     entries = [
@@ -355,7 +355,7 @@ async def test_bookmarks_are_unique_and_move_with_the_thread(store: Store) -> No
 
 
 @pytest.mark.row("G-026")
-async def test_a_parent_must_be_there_so_that_no_ring_can_close(store: Store) -> None:
+async def test_unknown_parent_is_refused(store: Store) -> None:
     await filled(store, [user("a", id=ulid(1)), user("b", id=ulid(2))])
     await store.append(user("c", id=ulid(3), metadata=MessageMetadata(parents=(ulid(1), ulid(2)))))
     for parent in (ulid(4), ulid(9)):
@@ -363,7 +363,7 @@ async def test_a_parent_must_be_there_so_that_no_ring_can_close(store: Store) ->
             await store.append(user("d", id=ulid(4), metadata=MessageMetadata(parents=(parent,))))
 
 
-async def test_a_fork_has_new_ids_and_remembers_the_old(store: Store) -> None:
+async def test_fork_has_new_ids_and_records_original_ids(store: Store) -> None:
     stored = await filled(store)
     fork = await store.fork(S, at=stored[4].id)
     copies = await store.messages(fork.id)
@@ -384,7 +384,7 @@ async def test_a_fork_has_new_ids_and_remembers_the_old(store: Store) -> None:
         await store.fork(S, at=ulid(999))
 
 
-async def test_nobody_goes_on_writing_the_copy_of_a_partial_message(store: Store) -> None:
+async def test_copy_of_partial_message_cannot_be_continued(store: Store) -> None:
     partial = assistant("so f", id=ulid(1), metadata=provenance(status=MessageStatus.PARTIAL))
     await filled(store, [partial])
     fork = await store.fork(S)
@@ -395,7 +395,7 @@ async def test_nobody_goes_on_writing_the_copy_of_a_partial_message(store: Store
     assert await store.check() == []
 
 
-async def test_what_a_newer_version_wrote_is_not_swept(store: Store) -> None:
+async def test_entries_of_newer_version_are_not_swept(store: Store) -> None:
     raw = {"anthropic": {"x": "y" * 500}}
     newer = replace(
         assistant("a", id=ulid(1), metadata=provenance(provider_raw=raw)),
@@ -407,7 +407,7 @@ async def test_what_a_newer_version_wrote_is_not_swept(store: Store) -> None:
     assert [encode(m) for m in await store.messages(S)] == [encode(newer)]
 
 
-async def test_entries_of_another_program_become_a_session(store: Store) -> None:
+async def test_imported_entries_become_a_session(store: Store) -> None:
     await filled(store)
     history = await store.history(S)
     with pytest.raises(DuplicateSessionError):
@@ -460,13 +460,13 @@ async def test_export_and_import_lose_nothing(store: Store) -> None:
         [b"nonsense"],
     ],
 )
-async def test_what_is_no_export_is_refused(store: Store, lines: list[bytes]) -> None:
+async def test_invalid_export_is_refused(store: Store, lines: list[bytes]) -> None:
     with pytest.raises(DecodeError, match="line 1"):
         await store.import_lines(lines)
     assert await store.sessions() == []
 
 
-async def test_a_broken_line_is_named_and_nothing_is_imported(store: Store) -> None:
+async def test_broken_line_error_names_the_line_and_nothing_is_imported(store: Store) -> None:
     await filled(store)
     lines = await store.export(S)
     await store.delete(S)
@@ -490,7 +490,9 @@ async def test_a_session_keeps_its_policy(store: Store) -> None:
     assert [item.id for item in await store.sessions()] == [record.id]
 
 
-async def test_what_a_crash_left_open_is_closed(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_calls_left_open_by_crash_are_closed(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     partial = assistant("so f", id=ulid(2), metadata=provenance(status=MessageStatus.PARTIAL))
     calls = assistant(call("a", tool_id(1)), call("b", tool_id(2)), id=ulid(1))
     dead = open_store(url)
@@ -521,7 +523,7 @@ async def test_what_a_crash_left_open_is_closed(url: str, caplog: pytest.LogCapt
         assert await reread.messages(S) == messages
 
 
-async def test_what_another_store_is_doing_is_not_closed(url: str) -> None:
+async def test_open_calls_of_another_running_store_are_not_closed(url: str) -> None:
     async with open_store(url) as busy:
         await filled(busy, [assistant(call("a", tool_id(1)), id=ulid(1))])
         async with open_store(url) as second:
@@ -532,14 +534,14 @@ async def test_what_another_store_is_doing_is_not_closed(url: str) -> None:
         assert later.recoveries == []
 
 
-async def test_a_store_that_was_closed_in_the_middle_of_a_call_is_closed_later(url: str) -> None:
+async def test_call_open_at_store_close_is_closed_later(url: str) -> None:
     async with open_store(url) as first:
         await filled(first, [assistant(call("a", tool_id(1)), id=ulid(1))])
     async with open_store(url) as second:
         assert second.recoveries[0].aborted_calls == (tool_id(1),)
 
 
-async def test_an_open_call_is_found_where_too_many_sessions_were_written_to_look_through(
+async def test_open_call_is_found_among_many_sessions(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Store, "max_tracked_sessions", 1)
@@ -553,15 +555,15 @@ async def test_an_open_call_is_found_where_too_many_sessions_were_written_to_loo
         assert [item.aborted_calls for item in second.recoveries] == [(tool_id(1),)]
 
 
-async def test_search_ranks_what_is_more_about_the_words(store: Store) -> None:
+async def test_search_ranks_by_relevance(store: Store) -> None:
     await store.create_session(S)
     await store.append(user("owl owl owl", id=ulid(1), session_id=S))
     await store.append(user("an owl " + "and other birds " * 20, id=ulid(2), session_id=S))
     assert [hit.message_id for hit in await store.search("owl")] == [ulid(1), ulid(2)]
 
 
-async def test_search_for_what_nearly_every_message_holds(store: Store) -> None:
-    """Of very many hits the newest are ranked, and a session's own are all found."""
+async def test_search_for_very_common_word(store: Store) -> None:
+    """Of very many hits the newest are ranked; within a session all are found."""
     await store.create_session(S)
     await store.create_session("sess_other")
     await store.append(user("a bird flies", id=ulid(1), session_id="sess_other"))
@@ -604,7 +606,7 @@ async def test_search_finds_text_and_tool_content(store: Store) -> None:
     assert [hit.message_id for hit in await store.search("fly")] == [ulid(301)]
 
 
-async def test_a_sweep_says_first_and_does_then(
+async def test_sweep_previews_before_deleting(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     raw = {"anthropic": {"keys": {"x": "y" * 500}}}
@@ -640,7 +642,7 @@ async def test_a_sweep_says_first_and_does_then(
     assert await store.sessions() == []
 
 
-async def test_events_and_prices_are_kept(store: Store) -> None:
+async def test_events_and_prices_are_stored(store: Store) -> None:
     events = [
         EventRecord(
             id=ulid(n),
@@ -661,7 +663,7 @@ async def test_events_and_prices_are_kept(store: Store) -> None:
     assert await store.prices() == {"2026-05-08": {"models": {"a": "1.50"}}}
 
 
-async def test_money_and_time_come_back_exactly(store: Store) -> None:
+async def test_money_and_time_round_trip_exactly(store: Store) -> None:
     spent = usage(cost_usd=Decimal("0.000000000000000001"))
     message = assistant(
         "a",
@@ -675,7 +677,7 @@ async def test_money_and_time_come_back_exactly(store: Store) -> None:
     assert reread.metadata.usage == spent
 
 
-async def test_many_tasks_write_at_once_and_keep_their_order(store: Store) -> None:
+async def test_concurrent_tasks_keep_their_order(store: Store) -> None:
     sessions = [(await store.create_session()).id for _ in range(32)]
 
     async def write(session_id: str) -> list[str]:
@@ -693,7 +695,7 @@ async def test_many_tasks_write_at_once_and_keep_their_order(store: Store) -> No
     assert await store.check() == []
 
 
-async def test_a_cancelled_append_is_there_or_not_and_nothing_hangs(store: Store) -> None:
+async def test_cancelled_append_is_stored_or_not_and_nothing_hangs(store: Store) -> None:
     await store.create_session(S)
     tasks = [asyncio.create_task(store.append(user(str(n), id=new_ulid()))) for n in range(20)]
     await asyncio.sleep(0)
@@ -708,7 +710,7 @@ async def test_a_cancelled_append_is_there_or_not_and_nothing_hangs(store: Store
     assert await store.check() == []
 
 
-async def test_a_closed_store_says_so(url: str) -> None:
+async def test_closed_store_is_a_typed_error(url: str) -> None:
     store = open_store(url)
     await store.create_session(S)
     await store.close()

@@ -1,4 +1,4 @@
-"""What a list tells of each session, on SQLite and on PostgreSQL."""
+"""The list of sessions: title and facts of each, on SQLite and PostgreSQL."""
 
 from decimal import Decimal
 from typing import Any
@@ -16,7 +16,7 @@ S = "sess_42"
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_session_is_told_by_its_first_question(store: Store) -> None:
+async def test_session_title_is_its_first_prompt(store: Store) -> None:
     await store.create_session(S, workspace_path="/work")
     await store.append_all(
         numbered(
@@ -64,7 +64,5 @@ async def note(store: Store, data: Any) -> None:
         ((), ""),
     ],
 )
-def test_a_title_is_what_was_said_on_one_line(
-    content: tuple[ContentBlock, ...], title: str
-) -> None:
+def test_title_is_one_line_of_the_prompt(content: tuple[ContentBlock, ...], title: str) -> None:
     assert title_of(content) == title

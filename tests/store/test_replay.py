@@ -1,4 +1,4 @@
-"""Replay: what a screen shows, derived from the fields of the entries."""
+"""Replay: display events derived from stored entries."""
 
 from datetime import timedelta
 from typing import Any
@@ -84,7 +84,7 @@ def tool_message(status: OutcomeStatus, **fields: Any) -> Message:
 
 
 @pytest.mark.row("K-010", "K-013", "K-103")
-def test_an_answer_that_was_cancelled_ends_with_an_interrupt() -> None:
+def test_cancelled_response_ends_with_interrupt() -> None:
     stopped = provenance(status=MessageStatus.CANCELLED, stop_reason=StopReason.CANCELLED)
     answer = assistant("I was say", metadata=stopped)
     events = list(replay([entry(user("hi")), entry(answer)]))
@@ -99,7 +99,7 @@ def test_an_answer_that_was_cancelled_ends_with_an_interrupt() -> None:
     assert "response_metadata" not in ENTRY_TYPES
 
 
-def test_a_local_interrupt_counts_though_the_provider_says_it_was_done() -> None:
+def test_local_interrupt_overrides_provider_stop_reason() -> None:
     late = provenance(status=MessageStatus.CANCELLED, stop_reason=StopReason.END_TURN)
     assert isinstance(list(replay_message(assistant("x", metadata=late)))[-1], Interrupt)
 
@@ -116,7 +116,7 @@ def test_an_aborted_tool_is_shown_as_an_error_and_then_an_interrupt() -> None:
 @pytest.mark.parametrize(
     ("status", "shown"), [(OutcomeStatus.SUCCESS, "success"), (OutcomeStatus.ERROR, "error")]
 )
-def test_a_failure_is_no_interrupt(status: OutcomeStatus, shown: str) -> None:
+def test_failure_is_not_an_interrupt(status: OutcomeStatus, shown: str) -> None:
     failed = status == OutcomeStatus.ERROR
     block = ToolResultBlock(tool_id(1), (text("out"),), failed)
     message = replace(tool_message(status), content=(block,))
@@ -124,7 +124,7 @@ def test_a_failure_is_no_interrupt(status: OutcomeStatus, shown: str) -> None:
 
 
 @pytest.mark.row("K-009", "K-117")
-def test_response_metadata_are_the_fields_of_the_answer() -> None:
+def test_response_metadata_come_from_the_message() -> None:
     about = provenance(stop_reason=StopReason.END_TURN, response_id="msg_1")
     answer = assistant("hi", metadata=about)
     live, reread = list(replay_message(answer)), list(replay([entry(answer)]))
@@ -139,7 +139,7 @@ def test_response_metadata_are_the_fields_of_the_answer() -> None:
 
 
 @pytest.mark.row("K-039", "K-044")
-def test_thoughts_are_shown_without_their_seals() -> None:
+def test_thinking_is_shown_without_signature() -> None:
     sealed = thinking("why", signature="SECRET-SEAL")
     answer = assistant(sealed, RedactedThinkingBlock("SECRET-DATA"), thinking(""), "so")
     events = list(replay_message(answer))
@@ -148,7 +148,7 @@ def test_thoughts_are_shown_without_their_seals() -> None:
 
 
 @pytest.mark.row("K-004", "K-022", "K-028", "K-076", "K-075", "K-124")
-def test_errors_and_task_metadata_are_replayed_in_their_place() -> None:
+def test_errors_and_task_metadata_are_replayed_in_order() -> None:
     entries: list[AnyEntry] = [
         entry(user("hi")),
         ErrorEntry(text="overloaded", **common(2)),
@@ -183,7 +183,7 @@ def test_changes_of_the_conversation_are_marked_and_sidecars_are_not_shown() -> 
 
 
 @pytest.mark.row("K-055", "K-072")
-def test_the_text_of_a_result_is_one_view_of_its_blocks() -> None:
+def test_result_text_is_derived_from_its_blocks() -> None:
     block = tool("a", "b").content[0]
     assert isinstance(block, ToolResultBlock)
     assert output_text(block) == "ab"
@@ -197,6 +197,6 @@ def test_instructions_are_derived_from_the_stored_messages() -> None:
     assert system_text([system("one"), user("hi"), system("two")]) == "one\n\ntwo"
 
 
-def test_a_conversation_can_be_forked_at_each_message_of_the_user() -> None:
+def test_conversation_can_be_forked_at_each_prompt() -> None:
     messages = [system("s", id=ulid(1)), user("a", id=ulid(2)), assistant("b", id=ulid(3))]
     assert fork_points([*messages, user("c", id=ulid(4))]) == [ulid(2), ulid(4)]

@@ -1,4 +1,4 @@
-"""A database server that restarts or goes away costs nothing that was paid for."""
+"""A database server that restarts or is away loses no response that was paid for."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server of our own, which no other test uses."""
+    """Return a server that no other test uses."""
     started = start_server(durable=True)
     yield started
     started.stop()
@@ -43,11 +43,11 @@ async def ids(store: Store) -> list[str]:
     return [message.id for message in await store.messages(SESSION)]
 
 
-async def test_a_restart_costs_no_read_and_no_write(server: Server) -> None:
+async def test_reads_and_writes_succeed_after_restart(server: Server) -> None:
     async with open_store(server.new_database()) as store:
         await store.create_session(SESSION)
         await store.append(user("one", id=ulid(1)))
-        # Several idle connections, all of which are dead afterwards.
+        # Several idle connections, all closed by the restart.
         await asyncio.gather(*(store.messages(SESSION) for _ in range(8)))
         await asyncio.to_thread(server.halt)
         await asyncio.to_thread(server.resume)
@@ -69,9 +69,7 @@ async def test_a_read_waits_for_a_server_that_restarts(server: Server) -> None:
             await asyncio.to_thread(thread.join)
 
 
-async def test_the_response_of_a_turn_is_stored_when_the_database_is_back(
-    server: Server, home: Path
-) -> None:
+async def test_response_is_stored_when_database_is_back(server: Server, home: Path) -> None:
     url = server.new_database()
     async with open_store(url, wait_s=0.1) as store:
         await store.create_session(SESSION)
@@ -84,7 +82,7 @@ async def test_the_response_of_a_turn_is_stored_when_the_database_is_back(
             assert [str(path) for path in spooled(home)] == [result.value.file]
             assert spooled(home)[0].stat().st_mode & 0o777 == 0o600
             assert (home / "spool").stat().st_mode & 0o777 == 0o700
-            # A prompt is not paid for: it is refused, and nothing is sent.
+            # A prompt has no cost yet: it is refused, and nothing is sent.
             with pytest.raises(StoreUnavailableError) as refused:
                 await conversation.append(user("and?", id=ulid(3)))
             assert not isinstance(refused.value, StoreSpooledError)
@@ -112,7 +110,7 @@ async def test_calls_and_results_are_stored_in_order_by_the_next_process(
                 assistant(call("a", tool_id(1)), id=ulid(2)),
                 tool("1", answers=tool_id(1), id=ulid(3)),
             ):
-                # The second one first tries to store the first one, which is still impossible.
+                # The second append first retries the first one, which still fails.
                 with pytest.raises(StoreSpooledError):
                     await conversation.append(message)
         finally:
@@ -125,7 +123,7 @@ async def test_calls_and_results_are_stored_in_order_by_the_next_process(
     assert spooled(home) == []
 
 
-async def test_what_the_server_stored_without_an_answer_is_not_stored_twice(
+async def test_write_with_lost_acknowledgement_is_not_repeated(
     server: Server, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = server.new_database()
@@ -169,7 +167,9 @@ async def test_an_uncommitted_write_is_repeated_after_its_connection_was_ended(
         assert await ids(store) == [ulid(1), ulid(2)]
 
 
-async def test_what_no_longer_fits_is_set_aside(server: Server, home: Path) -> None:
+async def test_spooled_entries_that_no_longer_apply_are_set_aside(
+    server: Server, home: Path
+) -> None:
     url = server.new_database()
     async with open_store(url, wait_s=0.1) as store:
         await store.create_session(SESSION)

@@ -1,4 +1,4 @@
-"""The tables are those of the source text, in both databases; old and new readers share them."""
+"""Database tables of both stores follow the base specification; versions share them."""
 
 import asyncio
 import logging
@@ -69,7 +69,7 @@ INDEXES = {
 
 @pytest.fixture
 def file(tmp_path: Path, sqlite_url: str) -> Path:
-    """A file with a session, a call and its answer."""
+    """Return a file with a session, a call and its result."""
 
     async def fill() -> None:
         async with open_store(sqlite_url) as store:
@@ -84,7 +84,7 @@ def file(tmp_path: Path, sqlite_url: str) -> Path:
 
 @pytest.mark.row(*(f"M-{number}" for number in range(248, 272)))
 @pytest.mark.parametrize("table", COLUMNS)
-def test_the_tables_are_those_of_the_source_text(file: Path, table: str) -> None:
+def test_sqlite_tables_follow_base_specification(file: Path, table: str) -> None:
     with closing(sqlite3.connect(file)) as database:
         result = database.execute(f"PRAGMA table_info({table})").fetchall()
         assert [(r[1], r[2], bool(r[3]), bool(r[5])) for r in result] == COLUMNS[table]
@@ -113,7 +113,7 @@ def test_postgres_has_the_same_tables(postgres: Server) -> None:
 
 
 @pytest.mark.row("M-261", "M-271", "M-272", "M-273", "M-305")
-def test_the_questions_of_the_source_text_use_the_indexes(file: Path) -> None:
+def test_queries_of_base_specification_use_indexes(file: Path) -> None:
     questions = {
         "SELECT * FROM messages WHERE session_id = 's' ORDER BY created_at": "idx_messages_session",
         "SELECT * FROM tool_calls WHERE session_id = 's' AND status = 'pending'": "idx_tool_calls",
@@ -129,7 +129,7 @@ def test_the_questions_of_the_source_text_use_the_indexes(file: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "index"), [(None, "idx_sessions_updated"), ("/w", "idx_sessions_workspace")]
 )
-def test_the_newest_sessions_are_found_without_a_look_at_the_others(
+def test_newest_sessions_are_listed_without_full_scan(
     file: Path, folder: str | None, index: str
 ) -> None:
     with closing(sqlite3.connect(file)) as database:
@@ -143,7 +143,7 @@ def test_the_newest_sessions_are_found_without_a_look_at_the_others(
 
 
 @pytest.mark.row("M-257", "M-258", "M-259", "M-253", "M-010", "M-305")
-def test_columns_hold_the_parts_of_the_canonical_json(file: Path) -> None:
+def test_columns_have_parts_of_the_canonical_json(file: Path) -> None:
     message = tool("1", answers=tool_id(1), id=ulid(3))
     with closing(sqlite3.connect(file)) as database:
         row = database.execute("SELECT * FROM messages WHERE id = ?", (ulid(3),)).fetchone()
@@ -156,13 +156,13 @@ def test_columns_hold_the_parts_of_the_canonical_json(file: Path) -> None:
 
 
 @pytest.mark.row("M-274")
-def test_there_is_no_search_table_among_the_others(file: Path) -> None:
+def test_search_table_is_in_another_file(file: Path) -> None:
     with closing(sqlite3.connect(file)) as database:
         result = database.execute("SELECT sql FROM sqlite_master WHERE sql LIKE '%VIRTUAL%'")
         assert result.fetchall() == []
 
 
-def test_numbers_of_migrations_have_no_gap() -> None:
+def test_migration_numbers_have_no_gap() -> None:
     for dialect in ("sqlite", "postgres"):
         numbers = [number for number, _ in schema_steps(dialect)]
         assert numbers == list(range(1, len(numbers) + 1))
@@ -243,7 +243,7 @@ def test_reading_writes_nothing_back(file: Path, sqlite_url: str) -> None:
         assert database.execute("SELECT * FROM messages").fetchall() == before
 
 
-def test_a_retouched_copy_is_not_the_stored_message(sqlite_url: str) -> None:
+def test_changed_copy_does_not_change_stored_message(sqlite_url: str) -> None:
     async def write() -> None:
         async with open_store(sqlite_url) as store:
             await store.create_session("sess_42")

@@ -1,4 +1,4 @@
-"""Places: numbers follow from the ids of messages and from the few rows that the journal keeps."""
+"""Sequence numbers follow from message ids and the few journal rows."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ PARTIAL = provenance(status=MessageStatus.PARTIAL, stop_reason=None)
 
 
 def message_entry(number: int, seconds: float) -> Message:
-    """A message with its own time."""
+    """Return a message with a given time."""
     message = user(f"word {number}", id=ulid(number))
     return replace(message, created_at=NOW + timedelta(seconds=seconds))
 
@@ -37,8 +37,8 @@ async def visible(store: Store) -> list[tuple[int, str]]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(4))
-async def test_numbers_are_those_that_were_acknowledged(store: Store, seed: int) -> None:
-    """Times stand still, go back and jump; entries stand between; some messages end later."""
+async def test_sequence_numbers_equal_acknowledged_numbers(store: Store, seed: int) -> None:
+    """Times stay, decrease and jump; other entries intervene; some messages end later."""
     chance = random.Random(seed)  # noqa: S311 - the same draw in every run
     await store.create_session(S)
     stored: list[tuple[int, str]] = []
@@ -89,7 +89,7 @@ async def test_numbers_are_those_that_were_acknowledged(store: Store, seed: int)
 
 
 @pytest.mark.anyio
-async def test_most_messages_leave_nothing_in_the_journal(sqlite_url: str, tmp_path: Path) -> None:
+async def test_most_messages_need_no_journal_row(sqlite_url: str, tmp_path: Path) -> None:
     async with open_store(sqlite_url) as store:
         await store.create_session(S)
         for number in range(1, 201):
@@ -101,7 +101,7 @@ async def test_most_messages_leave_nothing_in_the_journal(sqlite_url: str, tmp_p
 
 
 @pytest.mark.anyio
-async def test_another_writer_goes_on_where_the_last_one_ended(url: str) -> None:
+async def test_next_writer_continues_the_sequence(url: str) -> None:
     async with open_store(url) as store, open_store(url) as other:
         await store.create_session(S)
         for number in range(1, 141):
@@ -116,7 +116,7 @@ V1_MESSAGE = "INSERT INTO messages VALUES (%s, %s, 'user', %s, '{}', %s, 1)"
 
 
 def v1_statements() -> list[tuple[str, tuple[object, ...]]]:
-    """What the first version wrote: a row in the journal for every message."""
+    """Return the rows of the first version: one journal row per message."""
     entry = ErrorEntry(id="e", session_id=S, created_at=NOW, text="oh", seq=3)
     result: list[tuple[str, tuple[object, ...]]] = [
         (V1_SESSION, (S,)),
@@ -145,7 +145,7 @@ async def goes_on_from_v1(url: str) -> None:
         assert await store.version() == newest_schema("sqlite")
 
 
-def test_a_file_of_the_first_version_goes_on(sqlite_url: str, tmp_path: Path) -> None:
+def test_sqlite_store_of_first_version_continues(sqlite_url: str, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
         database.executescript(schema_steps("sqlite")[0][1])
         for sql, values in v1_statements():
@@ -156,7 +156,7 @@ def test_a_file_of_the_first_version_goes_on(sqlite_url: str, tmp_path: Path) ->
     asyncio.run(goes_on_from_v1(sqlite_url))
 
 
-def test_a_server_of_the_first_version_goes_on(postgres: Server) -> None:
+def test_postgres_store_of_first_version_continues(postgres: Server) -> None:
     url = postgres.new_database()
     with psycopg.connect(url) as database:
         for statement in schema_statements(schema_steps("postgres")[0][1]):
@@ -176,7 +176,7 @@ def test_a_server_of_the_first_version_goes_on(postgres: Server) -> None:
         "DELETE FROM journal WHERE seq = 70",
     ],
 )
-def test_the_check_sees_what_does_not_fit(sqlite_url: str, tmp_path: Path, damage: str) -> None:
+def test_check_reports_inconsistent_rows(sqlite_url: str, tmp_path: Path, damage: str) -> None:
     async def fill() -> None:
         async with open_store(sqlite_url) as store:
             await store.create_session(S)

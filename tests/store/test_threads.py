@@ -1,4 +1,4 @@
-"""Threads: heads, parents, bookmarks, options, summaries, steps back; all without a database."""
+"""Threads without a database: heads, parents, bookmarks, options, summaries, rewinds."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,7 +31,7 @@ def entry(message: Message) -> MessageEntry:
 
 
 def message_entry(number: int, text: str = "", **about: Any) -> MessageEntry:
-    """A message of the user with a number for an id."""
+    """Return a prompt whose id is derived from a number."""
     return entry(user(text or f"m{number}", id=ulid(number), metadata=MessageMetadata(**about)))
 
 
@@ -57,7 +57,7 @@ def texts(messages: list[Message]) -> list[str]:
 
 
 @pytest.mark.row("G-037")
-def test_a_thread_is_seen_in_its_order_and_a_shared_ancestor_once() -> None:
+def test_thread_view_is_ordered_and_has_shared_ancestor_once() -> None:
     entries = [message_entry(1), message_entry(2), after(3, 1), after(4, 2, 3), message_entry(5)]
     assert texts(view(entries).messages) == ["m1", "m2", "m3", "m4", "m5"]
     assert texts(view(entries, ulid(3)).messages) == ["m1", "m3"]
@@ -78,7 +78,7 @@ def test_a_message_follows_the_tip_unless_it_names_parents() -> None:
 
 
 @pytest.mark.row("G-043")
-def test_a_head_is_an_id_or_a_bookmark_and_else_an_error() -> None:
+def test_head_that_is_neither_id_nor_bookmark_is_an_error() -> None:
     entries = [message_entry(1), bookmark(8, "start", 1), after(2)]
     assert Threads(entries).resolve(ulid(2)) == ulid(2)
     assert Threads(entries).resolve("start") == ulid(2)
@@ -92,7 +92,7 @@ def test_an_empty_journal_has_an_empty_view() -> None:
 
 
 @pytest.mark.parametrize("parent", [9, 3], ids=["unknown", "itself"])
-def test_parents_that_cannot_be_are_refused(parent: int) -> None:
+def test_invalid_parents_are_refused(parent: int) -> None:
     with pytest.raises(ThreadError):
         view([message_entry(1), after(3, parent)])
 
@@ -107,7 +107,7 @@ def test_a_cycle_through_another_session_is_refused() -> None:
         threads.view()
 
 
-def test_a_thread_goes_on_into_another_session() -> None:
+def test_thread_continues_into_another_session() -> None:
     far = {
         ulid(90): (message_entry(90).message, (ulid(91),)),
         ulid(91): (message_entry(91).message, ()),
@@ -137,7 +137,7 @@ def test_options_are_merged_deeply_along_the_path() -> None:
     assert entries[0].message.metadata.options == first
 
 
-def test_options_of_another_branch_do_not_hold() -> None:
+def test_options_of_another_branch_do_not_apply() -> None:
     entries = [message_entry(1), message_entry(2, options={"a": 1}), after(3, 1, options={"b": 2})]
     assert view(entries).options == {"b": 2}
 
@@ -148,11 +148,11 @@ def test_a_bookmark_is_unique_and_moves_with_the_thread() -> None:
         [message_entry(1), bookmark(8, "work", 1), message_entry(2), message_entry(3)]
     )
     assert threads.bookmarks == {"work": ulid(3)}
-    threads.add(after(4, 1))  # another branch of a turn that bore the name
+    threads.add(after(4, 1))  # another branch of a turn that had the bookmark
     assert threads.bookmarks == {"work": ulid(4)}
     threads.add(bookmark(9, "work", 2))
     assert threads.bookmarks == {"work": ulid(2)}
-    threads.add(after(5, 3))  # it bore the name before it was moved
+    threads.add(after(5, 3))  # it had the bookmark before it was moved
     assert threads.bookmarks == {"work": ulid(2)}
     threads.add(after(6, 2))
     assert threads.bookmarks == {"work": ulid(6)}
@@ -161,7 +161,7 @@ def test_a_bookmark_is_unique_and_moves_with_the_thread() -> None:
     assert threads.bookmarks == {}
 
 
-def test_of_several_parents_the_last_one_hands_on_its_bookmark() -> None:
+def test_bookmark_of_last_parent_is_inherited() -> None:
     entries = [message_entry(1), bookmark(8, "a", 1), after(2, 1), after(3), bookmark(9, "b", 3)]
     threads = Threads([*entries, after(4, 2, 3)])
     assert threads.bookmarks["b"] == ulid(4)
@@ -169,7 +169,7 @@ def test_of_several_parents_the_last_one_hands_on_its_bookmark() -> None:
 
 @pytest.mark.row("G-044", "G-045")
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", ulid(1), "03DXL6W8Q53VJHS6I91Q9R7M3"])
-def test_a_bookmark_has_a_printable_name_that_is_no_id(name: str) -> None:
+def test_bookmark_name_is_printable_and_not_an_id(name: str) -> None:
     assert bookmark_problem(name) is not None
     with pytest.raises(BookmarkError):
         Threads([message_entry(1), bookmark(8, name, 1)])
@@ -194,7 +194,7 @@ def summary(number: int, first_kept: int | None, **fields: Any) -> CompactionEnt
 
 
 @pytest.mark.row("KX-09")
-def test_a_summary_stands_for_what_came_before_the_kept_part() -> None:
+def test_summary_replaces_messages_before_kept_part() -> None:
     shown = view([*exchange(), summary(7, 5), message_entry(8)]).messages
     assert texts(shown) == ["be kind", "long ago", "ok", "second", "m8"]
     assert shown[1].role == Role.USER
@@ -222,7 +222,7 @@ def test_a_summary_may_keep_nothing_and_the_newest_one_counts() -> None:
     assert texts(view([*exchange(), summary(7, None)]).messages) == ["be kind", "long ago"]
 
 
-def test_a_head_before_a_summary_is_seen_as_it_was() -> None:
+def test_view_of_head_before_summary_is_unchanged() -> None:
     entries = [*exchange(), summary(7, 6), message_entry(8)]
     assert texts(view(entries, ulid(5)).messages)[:2] == ["be kind", "first"]
     beside = [*exchange(), summary(7, 5, head_id=ulid(5))]
@@ -231,7 +231,7 @@ def test_a_head_before_a_summary_is_seen_as_it_was() -> None:
 
 
 @pytest.mark.row("KX-10")
-def test_a_step_back_shortens_the_view_and_not_the_journal() -> None:
+def test_rewind_shortens_the_view_and_not_the_journal() -> None:
     entries = [
         message_entry(1),
         message_entry(2),
@@ -244,7 +244,7 @@ def test_a_step_back_shortens_the_view_and_not_the_journal() -> None:
     assert texts(view(entries, ulid(3)).messages) == ["m1", "m2", "m3"]
 
 
-def test_a_step_back_can_tell_the_model_what_is_gone() -> None:
+def test_rewind_can_leave_a_note_for_the_model() -> None:
     back = RewindEntry(to_id=ulid(1), note="two turns were taken back", **common(4))
     shown = view(
         [message_entry(1), message_entry(2), message_entry(3), back, message_entry(5)]
@@ -255,7 +255,7 @@ def test_a_step_back_can_tell_the_model_what_is_gone() -> None:
     assert texts(start) == ["m5"]
 
 
-def test_a_step_back_takes_the_bookmark_along() -> None:
+def test_rewind_moves_the_bookmark() -> None:
     entries = [message_entry(1), bookmark(8, "work", 1), message_entry(2), message_entry(3)]
     threads = Threads([*entries, RewindEntry(to_id=ulid(1), **common(4))])
     assert threads.bookmarks == {"work": ulid(1)}
@@ -266,7 +266,7 @@ def test_a_step_back_takes_the_bookmark_along() -> None:
 
 
 @pytest.mark.row("KX-10")
-def test_a_retracted_message_is_gone_with_what_follows_it() -> None:
+def test_retraction_removes_message_and_its_successors() -> None:
     entries = [
         message_entry(1),
         message_entry(2),
@@ -286,7 +286,7 @@ def test_a_retracted_message_is_gone_with_what_follows_it() -> None:
 
 
 @pytest.mark.row("KX-11")
-def test_what_is_no_message_is_not_shown_to_a_model() -> None:
+def test_non_message_entries_are_not_in_the_view() -> None:
     error = ErrorEntry(text="overloaded", **common(2))
     sidecar = SidecarEntry(kind="away_summary", data={"text": "secret"}, **common(3))
     shown = view([message_entry(1), error, sidecar, message_entry(4)]).messages
@@ -294,7 +294,7 @@ def test_what_is_no_message_is_not_shown_to_a_model() -> None:
     assert all(type(message) is Message for message in shown)
 
 
-def test_a_partial_message_is_not_shown_and_its_end_takes_its_place() -> None:
+def test_partial_message_is_hidden_until_completed() -> None:
     partial = message_entry(2, status=MessageStatus.PARTIAL)
     assert texts(view([message_entry(1), partial]).messages) == ["m1"]
     done = entry(user("whole", id=ulid(2)))
@@ -306,7 +306,7 @@ def test_a_partial_message_is_not_shown_and_its_end_takes_its_place() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=3, unique=True), max_size=25))
-def test_parents_come_before_children_and_everything_once(links: list[list[int]]) -> None:
+def test_view_has_parents_before_children_and_each_entry_once(links: list[list[int]]) -> None:
     entries: list[AnyEntry] = [message_entry(1)]
     for position, expected in enumerate(links):
         parents = [1 + item % (position + 1) for item in expected]
@@ -320,8 +320,8 @@ def test_parents_come_before_children_and_everything_once(links: list[list[int]]
             assert all(positions[parent] < positions[item.id] for parent in named)
 
 
-def test_a_long_journal_with_many_moves_is_seen_whole() -> None:
-    """Deep threads need no stack, and each entry costs the same."""
+def test_long_journal_with_many_rewinds_is_viewed_completely() -> None:
+    """Deep threads need no recursion, and the cost per entry is constant."""
     first = message_entry(1).message
     entries: list[AnyEntry] = []
     for number in range(1, 20_001):

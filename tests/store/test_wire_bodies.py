@@ -1,4 +1,4 @@
-"""Bytes of model calls: what is stored of them, how much, and what never is."""
+"""Stored bytes of model calls: differences, limits, redaction and deletion."""
 
 import os
 import sqlite3
@@ -29,7 +29,7 @@ def call(session_id: str, request: bytes, response: bytes = b"{}", **fields: str
 
 
 async def stored(store: Store, url: str, body: WireBody) -> StoredBody:
-    """The bytes of a call, after everything that waits was written."""
+    """Return the bytes of a call after the deferred queue was written."""
     await store.close()
     async with open_store(url, recover=False) as opened:
         found = await opened.wire_body(body.session_id, body.id)
@@ -37,7 +37,7 @@ async def stored(store: Store, url: str, body: WireBody) -> StoredBody:
         return found
 
 
-async def test_the_bytes_come_back_in_every_store(url: str) -> None:
+async def test_bytes_round_trip_in_every_store(url: str) -> None:
     store = open_store(url)
     session = await store.create_session()
     head, tail = os.urandom(3000), os.urandom(3000)
@@ -67,7 +67,7 @@ def test_a_request_is_stored_as_its_difference() -> None:
     sizes = [len(packer.row(call("s", text + b"%d" % n + text))[11]) for n in range(5)]
     assert sizes[0] > 200_000
     assert max(sizes[1:]) < 50
-    # Another session does not share, and neither does one whose rows could not be stored.
+    # No difference is taken against another session, or against rows that were not stored.
     assert len(packer.row(call("t", text))[11]) > 100_000
     packer.clear()
     assert len(packer.row(call("s", text))[11]) > 100_000
@@ -105,7 +105,7 @@ async def stored_after_add(store: Store, url: str, body: WireBody) -> StoredBody
     return await stored(store, url, body)
 
 
-async def test_what_is_stored_is_bounded(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stored_size_is_bounded(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_bodies, "MAX_BODY_BYTES", 1000)
     store = open_store(sqlite_url)
     session = await store.create_session()
@@ -139,7 +139,7 @@ async def test_damaged_bytes_are_an_error(sqlite_url: str, tmp_path: Path, damag
             await opened.wire_body(session.id, bodies[-1].id)
 
 
-async def test_a_bomb_does_not_fill_the_memory(
+async def test_decompression_bomb_is_bounded(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(sqlite_url)
@@ -153,9 +153,7 @@ async def test_a_bomb_does_not_fill_the_memory(
             await opened.wire_body(session.id, body.id)
 
 
-async def test_a_store_of_the_version_before_gets_the_table(
-    sqlite_url: str, tmp_path: Path
-) -> None:
+async def test_store_of_previous_version_is_migrated(sqlite_url: str, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
         for number, sql in schema_steps("sqlite"):
             if number < 6:

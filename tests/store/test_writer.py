@@ -1,4 +1,4 @@
-"""Nobody is answered before the commit, whoever does it."""
+"""Appends are acknowledged only after the commit, by whichever thread commits."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Slow:
-    """Stands for a database whose commits wait until they are let go."""
+    """A database whose commits wait until they are released."""
 
     name = "slow"
     is_cheap_to_commit = False
@@ -27,7 +27,7 @@ class Slow:
         self.failing = False
 
     def write(self, work: Callable[[Any], Any]) -> Any:
-        """Do the work, and then wait."""
+        """Do the work, and wait before the commit."""
         value = work(self)
         self.has_run.set()
         self.may_commit.wait()
@@ -36,7 +36,7 @@ class Slow:
         return value
 
     def try_write(self, work: Callable[[Any, Any], Any], given: Any) -> Any:
-        """The same at once."""
+        """Do the work in the calling thread."""
         return work(self, given)
 
     def has_changed(self, _: object) -> bool:
@@ -49,14 +49,14 @@ class Slow:
         return False
 
     def maintain(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def value_of(number: int) -> Callable[[Tables], int]:
     return lambda _: number
 
 
-async def test_nobody_is_answered_before_the_commit() -> None:
+async def test_no_append_is_acknowledged_before_the_commit() -> None:
     database = Slow()
     writer = Writer(cast("Database", database))
 
@@ -64,7 +64,7 @@ async def test_nobody_is_answered_before_the_commit() -> None:
         await asyncio.sleep(0)
         database.has_run.wait()
 
-    # The first hands everything over; when the others have their turn, the thread did the work.
+    # The first task submits everything; when the others run, the thread has done the work.
     tasks = [asyncio.create_task(writer.submit(FunctionJob(value_of(0))))]
     between = asyncio.create_task(until_the_thread_has_run())
     tasks += [asyncio.create_task(writer.submit(FunctionJob(value_of(n)))) for n in range(1, 8)]
@@ -79,7 +79,7 @@ async def test_nobody_is_answered_before_the_commit() -> None:
         await writer.submit(FunctionJob(value_of(0)))
 
 
-async def test_a_commit_that_fails_is_told_to_everybody_who_waits() -> None:
+async def test_failed_commit_is_raised_to_every_waiting_caller() -> None:
     database = Slow()
     database.failing = True
     database.may_commit.set()
@@ -91,7 +91,7 @@ async def test_a_commit_that_fails_is_told_to_everybody_who_waits() -> None:
     await asyncio.to_thread(writer.close)
 
 
-async def test_one_that_fails_leaves_the_others_alone() -> None:
+async def test_failed_append_does_not_affect_others() -> None:
     database = Slow()
     database.may_commit.set()
     writer = Writer(cast("Database", database))
@@ -106,7 +106,7 @@ async def test_one_that_fails_leaves_the_others_alone() -> None:
     await asyncio.to_thread(writer.close)
 
 
-async def test_nobody_overtakes_what_the_thread_was_given() -> None:
+async def test_later_writes_do_not_overtake_queued_ones() -> None:
     database = Slow()
     database.is_cheap_to_commit = True
     writer = Writer(cast("Database", database))

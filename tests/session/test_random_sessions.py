@@ -1,6 +1,7 @@
-"""Random walks against the strict simulator: swaps, tools, images, thoughts, interrupts, forks.
+"""Random operations on a session are always accepted by the strict simulator.
 
-`METIS_TEST_WALKS=all` takes two hundred walks of thirty steps; else a few short ones are taken.
+Operations: swaps, tools, images, thinking, interrupts, forks. `METIS_TEST_WALKS=all` runs two
+hundred sequences of thirty operations; the default run is a few short ones.
 """
 
 import asyncio
@@ -57,13 +58,13 @@ PIXEL = (
 
 
 class Walk:
-    """One walk: what was done, and what was said of it on the way."""
+    """One random sequence of operations, with the losses that were reported."""
 
     def __init__(self, session: Session, chance: random.Random) -> None:
         self.session = session
         self.chance = chance
         self.lost: dict[str, set[tuple[str, str]]] = {}
-        """What was told as lost, by model."""
+        """Reported losses by model."""
 
     def words(self) -> str | list[ContentBlock]:
         picture = ImageBlock(source=ImageSource(kind="base64", data=PIXEL), media_type="image/png")
@@ -88,7 +89,7 @@ class Walk:
                 await self.cancel()
             case 6:
                 self.session = await self.session.fork()
-                self.lost = {}  # under other ids, a fork is told anew
+                self.lost = {}  # a fork has new ids, so losses are reported again
             case 7:
                 await self.go_back()
             case 8:
@@ -108,12 +109,12 @@ class Walk:
         await self.check_preview(model, found)
 
     async def check_preview(self, model: str, found: Preview) -> None:
-        """What the next turn tells as lost, the preview knew, and nothing is lost in silence."""
+        """Check that the preview has every loss of the next turn, and none is silent."""
         lost = await self.say("say all is well")
         losses = (*found.dropped, *found.altered, *found.sealed)
         known = {(loss.message_id, loss.path) for loss in losses}
         new = lost - known - self.lost.get(model, set())
-        # Only the words that were just said are newer than the preview.
+        # Only the latest prompt is newer than the preview.
         assert {own for own, _ in new} <= {"", self.session.turns[-1].prompt.id}
 
     async def say(self, words: str | None = None) -> set[tuple[str, str]]:
@@ -132,7 +133,7 @@ class Walk:
         return heard
 
     async def interrupt(self) -> None:
-        """Listen to a few words and go away."""
+        """Receive a few deltas and abandon the stream."""
         count, after = 0, self.chance.randrange(4)
         async with aclosing(self.session.send(self.words())) as events:
             async for event in events:
@@ -152,7 +153,7 @@ class Walk:
         if turns:
             await self.session.undo(self.chance.randint(1, min(3, len(turns))))
         if self.session.model == BLIND and not self.session.preview_swap(BLIND).fits:
-            # The picture that a summary had hidden is to be seen again.
+            # The image hidden by a summary is visible again.
             await self.session.swap(MODELS[0])
 
 
@@ -170,7 +171,7 @@ RATES = {
 
 
 def price_of(model: str, usage: Usage) -> Fraction:
-    """What an answer costs, from the price lists of the providers and in exact fractions."""
+    """Return the cost of a response from the providers' price lists, in exact fractions."""
     assert usage.pricing_version in ("local", "2026-11-15")
     counts = (
         usage.input_tokens,
@@ -183,7 +184,7 @@ def price_of(model: str, usage: Usage) -> Fraction:
 
 
 def check(messages: list[Message]) -> None:
-    """Every message is valid, and every call answered."""
+    """Check that every message is valid and every call has a result."""
     assert validate_session(messages) == []
     calls = [b.id for m in messages for b in m.content if isinstance(b, ToolUseBlock)]
     results = [b.tool_use_id for m in messages for b in m.content if isinstance(b, ToolResultBlock)]
@@ -193,7 +194,7 @@ def check(messages: list[Message]) -> None:
 
 
 def check_costs(entries: Sequence[AnyEntry], cost: SessionCost) -> None:
-    """The cost of every call is right to the last digit, and so is their sum."""
+    """Check that the cost of every call and their sum are exact."""
     total = Fraction(0)
     for entry in entries:
         match entry:
@@ -215,7 +216,7 @@ def check_costs(entries: Sequence[AnyEntry], cost: SessionCost) -> None:
 
 @pytest.mark.parametrize("seed", range(WALKS))
 @pytest.mark.row("T204", "T205")
-async def test_a_walk_over_all_protocols_is_never_refused(url: str, seed: int) -> None:
+async def test_random_operations_are_never_refused_in_any_protocol(url: str, seed: int) -> None:
     chance = random.Random(zlib.crc32(b"%d" % seed))  # noqa: S311 - a walk, no secret
     async with Simulator(settings=Settings(pause_s=0.0005)) as sim:
         options = options_for(sim.base_url, options=THINKS if seed % 2 else AdapterOptions())

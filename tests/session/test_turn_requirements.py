@@ -1,4 +1,4 @@
-"""What the source texts ask of a turn: deltas that are not kept, markers of an interrupt, tools."""
+"""Requirements on a turn: deltas are not stored, interrupts are marked, tools run."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -45,7 +45,7 @@ def reading(path: str = "a.txt", **fields: object) -> Say:
 
 
 @pytest.mark.row("K-084", "K-085", "K-086", "K-083")
-async def test_deltas_are_told_and_only_whole_messages_are_kept(url: str) -> None:
+async def test_deltas_are_emitted_and_only_whole_messages_are_stored(url: str) -> None:
     async with talking(url, reading(), say("done")) as (m, session, _):
         events = await events_of(session, "read it")
         kept = await m.store.history(session.id)
@@ -59,7 +59,7 @@ async def test_deltas_are_told_and_only_whole_messages_are_kept(url: str) -> Non
 
 
 @pytest.mark.row("K-102", "K-121", "A-050")
-async def test_calls_are_taken_from_the_parts_of_an_answer_and_results_go_back(url: str) -> None:
+async def test_calls_of_response_are_run_and_results_sent(url: str) -> None:
     async with talking(url, reading("b.txt"), say("it says b")) as (m, session, fake):
         answer = await session.ask("read it")
         stored = await m.store.messages(session.id)
@@ -74,8 +74,8 @@ async def test_calls_are_taken_from_the_parts_of_an_answer_and_results_go_back(u
 
 
 @pytest.mark.row("K-011", "K-070")
-async def test_an_interrupt_is_marked_on_the_answer_and_on_the_results(url: str) -> None:
-    """A person stops a turn in mid-stream: the history of klaude-code says `aborted` twice."""
+async def test_interrupt_is_marked_on_response_and_results(url: str) -> None:
+    """An interrupt during a stream is `aborted` twice in a klaude-code history."""
     cut = reading(events=8, hang=True)
     async with talking(url, cut) as (m, session, _):
         async with aclosing(session.send("read it")) as events:
@@ -102,7 +102,7 @@ async def test_an_interrupt_is_marked_on_the_answer_and_on_the_results(url: str)
         ([text("word " * 30_000)], "openai:gpt-3.5-turbo", "exceeds_context_window"),
     ],
 )
-async def test_a_history_that_does_not_fit_is_not_swapped(
+async def test_swap_is_refused_if_history_does_not_fit(
     url: str, said: list[ContentBlock], model: str, capability: str
 ) -> None:
     async with talking(url, say("a cat")) as (m, session, _):

@@ -1,4 +1,4 @@
-"""Many sessions and many turns: nobody waits for anybody, and nothing piles up."""
+"""Many sessions and many turns: no session waits for another, and memory stays constant."""
 
 import asyncio
 import gc
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.anyio
 MANY = 100
 
 
-class Patient(Fake):
-    """Answers nobody before everybody has asked."""
+class AnswersAfterAllRequests(Fake):
+    """A provider that answers only after every request has arrived."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -32,8 +32,8 @@ class Patient(Fake):
         return await super().handle(request)
 
 
-async def test_a_hundred_sessions_stream_at_once_and_none_waits_for_another(url: str) -> None:
-    async with serving(Patient(MANY)) as fake, Metis(url, options(fake)) as m:
+async def test_a_hundred_sessions_stream_concurrently(url: str) -> None:
+    async with serving(AnswersAfterAllRequests(MANY)) as fake, Metis(url, options(fake)) as m:
         models = ["sonnet", "openai:gpt-5", "openai-responses:gpt-5"]
         sessions = [await m.session(model=models[n % len(models)]) for n in range(MANY)]
         turns = await asyncio.gather(*(events_of(each, "hello") for each in sessions))
@@ -70,7 +70,7 @@ async def test_memory_stays_flat_over_many_turns(url: str) -> None:
     assert grown / 60 < 2_000, f"{grown / 60:.0f} bytes a turn"
 
 
-async def test_a_session_that_nobody_holds_is_let_go(url: str) -> None:
+async def test_unreferenced_session_is_freed(url: str) -> None:
     async with serving(Fake(say("one"))) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
         await session.ask("hello")
@@ -82,5 +82,5 @@ async def test_a_session_that_nobody_holds_is_let_go(url: str) -> None:
         assert len(again.messages) == 2
 
 
-def test_there_are_connections_for_all_of_them() -> None:
+def test_connection_pool_serves_all_sessions() -> None:
     assert Options().limits.connections_per_host >= MANY * len(NAMES)

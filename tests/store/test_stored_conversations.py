@@ -1,4 +1,4 @@
-"""Conversations that go through adapters and a store: kept, read again, and gone on with."""
+"""Conversations through adapters and a store: stored, loaded and continued."""
 
 import logging
 from datetime import timedelta
@@ -84,9 +84,7 @@ def calls_in(messages: list[Message]) -> list[str]:
 
 @pytest.mark.row("M-283")
 @pytest.mark.parametrize("third", ["gemini", "openai-responses", "anthropic", "openai"])
-async def test_turns_that_alternate_between_providers_go_on_with_a_third(
-    third: str, url: str
-) -> None:
+async def test_conversation_of_two_providers_continues_with_a_third(third: str, url: str) -> None:
     async with open_store(url) as store:
         await store.create_session(S)
         conversation = [system("be brief", id=new_ulid())]
@@ -127,7 +125,7 @@ async def test_turns_that_alternate_between_providers_go_on_with_a_third(
 
 
 @pytest.mark.row("M-297")
-async def test_a_summary_is_an_entry_that_is_seen_as_one_message(store: Store) -> None:
+async def test_summary_entry_is_viewed_as_one_message(store: Store) -> None:
     conversation = numbered(system("s"), user("a"), assistant("b"), user("c"), assistant("d"))
     await store.create_session(S)
     for message in conversation:
@@ -155,7 +153,7 @@ async def test_a_summary_is_an_entry_that_is_seen_as_one_message(store: Store) -
 
 
 @pytest.mark.row("M-298")
-async def test_raw_parts_go_when_they_are_old_or_large_and_it_is_logged(
+async def test_old_or_large_raw_parts_are_removed_and_logged(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     def answer(number: int, size: int, days: int) -> Message:
@@ -182,7 +180,7 @@ async def test_raw_parts_go_when_they_are_old_or_large_and_it_is_logged(
 
 
 @pytest.mark.row("K-126", "KX-15")
-async def test_a_conversation_is_forked_before_each_message_of_the_user(store: Store) -> None:
+async def test_conversation_is_forked_before_each_prompt(store: Store) -> None:
     conversation = numbered(
         system("s"),
         user("a"),
@@ -232,7 +230,7 @@ def thought(index: int, texts: str, signature: str) -> list[dict[str, Any]]:
 
 
 def interleaved(number: int) -> bytes:
-    """An answer that thinks, speaks, thinks again, calls, and speaks."""
+    """Return a response with thinking, text, thinking, a call and text."""
     start: dict[str, Any] = anthropic_answer(number) | {"content": [], "stop_reason": None}
     text_start = {"type": "text", "text": ""}
     use: dict[str, Any] = {"type": "tool_use", "id": f"toolu_{number}", "name": "f", "input": {}}
@@ -253,8 +251,8 @@ def interleaved(number: int) -> bytes:
 
 
 @pytest.mark.row("K-025", "K-051", "K-100", "K-114", "K-129", "K-130")
-async def test_each_call_of_a_model_is_one_message_and_only_that_is_kept(store: Store) -> None:
-    """Deltas are for the screen; the journal holds the answers, with their parts in order."""
+async def test_each_model_call_is_stored_as_one_message(store: Store) -> None:
+    """Deltas are for display; the journal has the responses with their parts in order."""
     await store.create_session(S)
     shown = 0
     for number in range(3):
@@ -299,8 +297,8 @@ async def test_each_call_of_a_model_is_one_message_and_only_that_is_kept(store: 
 
 
 @pytest.mark.row("M-304")
-async def test_the_cost_that_is_kept_is_the_one_computed_here(store: Store) -> None:
-    """What a provider says it cost stands beside our own sum, and never in its place."""
+async def test_stored_cost_is_the_computed_cost(store: Store) -> None:
+    """A cost reported by the provider is stored separately and never replaces the computed one."""
     body = openai_answer(1) | {"model": "openai/gpt-5"}
     body["usage"] = {"prompt_tokens": 5000, "completion_tokens": 800, "cost": 99.5}
     answer = adapters.get("openrouter").from_wire_response(body, CONTEXT)
@@ -319,7 +317,7 @@ async def test_the_cost_that_is_kept_is_the_one_computed_here(store: Store) -> N
 
 
 @pytest.mark.row("K-017")
-async def test_the_text_of_a_result_is_the_same_on_the_screen_and_on_the_wire(
+async def test_result_text_is_equal_on_screen_and_wire(
     store: Store,
 ) -> None:
     called = call("f", tool_id(7))

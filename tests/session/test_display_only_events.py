@@ -1,4 +1,4 @@
-"""What a turn shows and what it stores: deltas, starts, interrupts and losses are not stored."""
+"""Deltas, call starts, interrupts and losses are shown during a turn and not stored."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ async def test_the_start_of_a_call_is_shown_and_never_stored(url: str) -> None:
 
 
 @pytest.mark.row("K-010", "K-013")
-async def test_an_interrupt_is_the_status_of_the_response_and_no_entry(url: str) -> None:
+async def test_interrupt_is_a_status_of_the_response_and_not_an_entry(url: str) -> None:
     slow = say("one two three four", events=4, hang=True)
     async with serving(Fake(slow)) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
@@ -61,10 +61,10 @@ async def test_an_interrupt_is_the_status_of_the_response_and_no_entry(url: str)
 
 
 @pytest.mark.row("M-002", "M-062", "M-223", "M-306")
-async def test_a_loss_is_a_warning_in_the_log_and_no_event_of_the_bus(
+async def test_loss_is_logged_as_warning_and_not_a_bus_event(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same turns with and without a loss put the same events on the bus of the session."""
+    """Equal turns with and without a loss put equal events on the bus of the session."""
 
     async def played(name: str, *parts: Any) -> tuple[Counter[str], list[Any], list[str]]:
         heard: list[Event] = []

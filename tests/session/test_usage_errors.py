@@ -1,4 +1,4 @@
-"""What a caller gets wrong is an error that says what was expected, and what to do."""
+"""Mistakes of callers give errors with the expected value and a remedy."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ CALLS: list[tuple[Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "text"), CALLS)
-def test_a_wrong_argument_names_what_was_expected(
+def test_wrong_argument_error_names_expected_type(
     url: str, call: Callable[[Any], object], text: str
 ) -> None:
     with metis.open_sync(url, Options(simulate=True)) as m:
@@ -50,7 +50,7 @@ def test_a_wrong_argument_names_what_was_expected(
         with pytest.raises(MetisError) as raised:
             call(session)
         assert text in str(raised.value)
-        assert session.ask("say done").text == "done"  # the session goes on
+        assert session.ask("say done").text == "done"  # the session continues
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_wrong_argument_names_what_was_expected(
         ({"simulate": "yes"}, "$.simulate: expected True or False, got str"),
     ],
 )
-def test_a_wrong_option_names_what_was_expected(fields: dict[str, Any], text: str) -> None:
+def test_wrong_option_error_names_expected_value(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidValueError) as raised:
         Options(**fields)
     assert text in str(raised.value)
@@ -78,13 +78,13 @@ def test_options_are_no_dict_and_a_tool_is_a_function(url: str) -> None:
         metis.tool(wrong)
 
 
-def test_a_missing_key_names_the_variable_and_the_command(url: str) -> None:
+def test_missing_key_error_names_variable_and_command(url: str) -> None:
     with pytest.raises(RefusedChoiceError) as raised:
         metis.ask("hello", model="sonnet", url=url)
     assert "set ANTHROPIC_API_KEY, run `metis keys set anthropic`" in str(raised.value)
 
 
-def test_the_key_file_of_the_command_is_read(url: str, tmp_path: Path) -> None:
+def test_key_file_of_the_cli_is_read(url: str, tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.touch(mode=0o600)
     file.write_text('[keys]\nanthropic = "sk-1"\n')
@@ -96,17 +96,17 @@ def test_the_key_file_of_the_command_is_read(url: str, tmp_path: Path) -> None:
     assert asyncio.run(is_available())
 
 
-def test_a_turn_without_a_model_says_how_to_name_one(url: str) -> None:
+def test_turn_without_model_error_explains_how_to_set_one(url: str) -> None:
     with pytest.raises(NoModelError, match=r"pass `model`, or set Options.default_model"):
         metis.ask("hello", url=url)
 
 
-def test_a_missing_workspace_is_named(url: str) -> None:
+def test_missing_workspace_error_names_the_path(url: str) -> None:
     with pytest.raises(InvalidValueError, match=r"\$.workspace: /none cannot be opened"):
         metis.ask("hello", url=url, options=Options(simulate=True, workspace="/none"))
 
 
-def test_the_wrong_kind_of_with_names_the_right_one(url: str) -> None:
+def test_wrong_with_statement_error_names_the_right_one(url: str) -> None:
     with pytest.raises(TypeError, match="open_sync"), cast("Any", metis.open(url)):
         pass
 

@@ -1,4 +1,4 @@
-"""An answer of nothing is kept like any other; it is no complete message, and is never sent."""
+"""An empty response is stored, is not a complete message, and is never sent."""
 
 import json
 import logging
@@ -83,7 +83,7 @@ def read(name: str) -> Message:
 
 @pytest.mark.row("M-123", "T166", "T169")
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_of_nothing_says_how_it_ended_and_breaks_no_rule(name: str) -> None:
+def test_empty_response_has_stop_reason_and_is_valid(name: str) -> None:
     answer = read(name)
     assert answer.content == ()
     assert answer.metadata.stop_reason is ANSWERS[name][2]
@@ -95,7 +95,7 @@ def test_an_answer_of_nothing_says_how_it_ended_and_breaks_no_rule(name: str) ->
 @pytest.mark.anyio
 @pytest.mark.row("M-123", "T166")
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_a_store_keeps_it_and_the_next_request_is_valid(store: Store, name: str) -> None:
+async def test_empty_response_is_stored_and_next_request_is_valid(store: Store, name: str) -> None:
     await store.create_session(SESSION)
     request = await store.append(user("hi", id=new_ulid(), session_id=SESSION))
     entry = await store.append(read(name), renew_ids=True)
@@ -107,7 +107,7 @@ async def test_a_store_keeps_it_and_the_next_request_is_valid(store: Store, name
 
 @pytest.mark.row("T210")
 @pytest.mark.parametrize("name", RULES)
-def test_what_is_not_sent_is_told(name: str) -> None:
+def test_omitted_empty_response_is_a_loss(name: str) -> None:
     answer = read("anthropic, refused")
     wire = adapters.get(name).to_wire([user("hi"), answer, user("and now?")])
     assert [loss.message_id for loss in wire.losses if loss.change == "dropped"] == [answer.id]
