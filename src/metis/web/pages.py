@@ -137,11 +137,14 @@ class Pages:
         )
 
     async def _matches(self, words: str) -> Content:
-        matches = await self._store.search(words[:1000], limit=PAGE)
+        # Of a tenant only a part of what is found is shown.
+        most = PAGE if self._tenant is None else 20 * PAGE
+        matches = await self._store.search(words[:1000], limit=most)
         ids = list({match.session_id for match in matches})
         if self._tenant is not None and ids:
             tenants = await self._index.column("tenant", ids)
             matches = [match for match in matches if tenants.get(match.session_id) == self._tenant]
+        matches = matches[:PAGE]
         titles = await self._index.column("title", ids) if ids else {}
         values = {"title": words, "words": words, "matches": matches, "titles": titles}
         return Content(template="search.html", values=values)
