@@ -1,6 +1,7 @@
 """The server around the gateway: sockets, limits of connections, signals, workers."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -182,6 +184,19 @@ def http_protocol(limits: Limits) -> type[GatewayProtocol]:
     return type("LimitedProtocol", (GatewayProtocol,), {"limits": limits})
 
 
+_M_ARENA_MAX = -8
+
+
+def _use_one_heap() -> None:
+    """Let all threads allocate from one heap, where the C library has several.
+
+    The threads of store and trace free little of what they get in heaps of their own: ten
+    megabytes after some minutes of load.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
 class _Server(uvicorn.Server):
     """A uvicorn server that says when it is ready, and reloads on SIGHUP."""
 
@@ -206,6 +221,7 @@ class _Server(uvicorn.Server):
         # Tables and modules stay for ever: a collection must not look at them again.
         gc.collect()
         gc.freeze()
+        _use_one_heap()
         if self._on_ready is not None:
             port = self.servers[0].sockets[0].getsockname()[1]
             self._on_ready(self._gateway.config, port, self._gateway)
