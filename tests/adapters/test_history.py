@@ -105,7 +105,7 @@ def test_ids_that_would_collide_stay_distinct(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("raw", ["words", 7, None, ["a"]])
-def test_unusual_ids_are_accepted(name: str, raw: object) -> None:
+def test_unrelated_provider_raw_does_not_change_request(name: str, raw: object) -> None:
     adapter = adapters.get(name)
     plain = talk_with(tool_id())
     with_raw = replace(plain[1], metadata=replace(plain[1].metadata, provider_raw={"whoever": raw}))

@@ -116,7 +116,7 @@ def test_search_in_native_options_is_not_duplicated() -> None:
 
 
 @pytest.mark.row("G-006")
-def test_search_is_refused_with_cached_content() -> None:
+def test_search_is_a_loss_with_cached_content() -> None:
     cached = {"gemini": {"cachedContent": "cachedContents/x"}}
     body, wire = body_with("gemini", search=True, native=cached)
     assert "tools" not in body

@@ -172,7 +172,7 @@ def test_no_id_after_the_last_one() -> None:
 
 
 @pytest.mark.row("M-165")
-def test_older_id_does_not_move_the_source_back() -> None:
+def test_new_id_after_another_is_greater_and_not_adjacent() -> None:
     for other in (new_ulid(), int_to_ulid(1 << 126)):
         following = new_ulid_after(other)
         assert is_ulid(following)

@@ -305,7 +305,7 @@ def test_every_capability_word_is_in_the_catalogue() -> None:
 
 
 @pytest.mark.row("AX-05")
-def test_capabilities_come_from_probe_then_catalogue_then_defaults(
+def test_capability_set_comes_from_cache_then_catalogue_then_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     adapter = adapters.Adapter(PROFILES["anthropic"])

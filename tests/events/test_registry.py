@@ -111,7 +111,7 @@ def test_unregistered_payload_is_refused() -> None:
 
 
 @pytest.mark.parametrize("payload", every_payload(), ids=name_of)
-def test_emitter_can_only_lower_privacy_class(payload: Payload) -> None:
+def test_emitter_can_only_set_more_open_sensitivity(payload: Payload) -> None:
     row = event_type_of(payload)
     assert row is not None
     for sensitivity in Sensitivity:
@@ -166,7 +166,7 @@ def test_any_bytes_are_an_event_or_an_error(data: Any) -> None:
         read_event(data)
 
 
-def test_every_field_kind_is_distinguished() -> None:
+def test_sample_events_have_every_privacy_marker() -> None:
     emitted = b"".join(encode_json(event) for event in every_event()).decode()
     assert all(word in emitted for word in (PRIVATE, NAMED, REFERENCE))
 

@@ -1,4 +1,4 @@
-"""The simulator stands in for every host that metis offers, with the options that it sends."""
+"""The simulator answers for every host, with the options that metis sends."""
 
 from pathlib import Path
 

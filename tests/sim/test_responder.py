@@ -1,3 +1,5 @@
+"""The simulator's responses: tool calls, schemas, thinking, limits and determinism."""
+
 import json
 from typing import Any
 
@@ -88,13 +90,13 @@ def text_of(answer: ModelOutput) -> str:
         ("Tell me a joke", []),
     ],
 )
-def test_it_calls_the_tool_that_the_words_ask_for(text: str, expected: Any) -> None:
+def test_prompt_selects_the_tool(text: str, expected: Any) -> None:
     answer = respond(user(text))
     assert calls(answer) == expected
     assert answer.final_stop_reason is (StopReason.TOOL_USE if expected else StopReason.END_TURN)
 
 
-def test_results_are_answered_in_words_and_nothing_is_called_twice() -> None:
+def test_results_are_answered_with_text_and_no_repeated_call() -> None:
     prompt = user("Read notes.txt")
     call = respond(prompt).content[-1]
     assert isinstance(call, ToolUseBlock)
@@ -104,7 +106,7 @@ def test_results_are_answered_in_words_and_nothing_is_called_twice() -> None:
     assert text_of(answer) == 'read_file gave: "buy milk".'
 
 
-def test_calls_come_one_by_one_if_they_must_not_be_parallel() -> None:
+def test_calls_are_sequential_if_parallel_calls_are_disabled() -> None:
     one = AdapterOptions(parallel_tool_calls=False)
     prompt = user("Read a.txt and b.txt")
     first = respond(prompt, options=one)
@@ -116,7 +118,7 @@ def test_calls_come_one_by_one_if_they_must_not_be_parallel() -> None:
     assert calls(then) == [("read_file", {"path": "b.txt"})]
 
 
-def test_the_choice_of_tools_is_kept() -> None:
+def test_tool_choice_is_respected() -> None:
     def choose(mode: Any, name: str | None = None) -> ModelOutput:
         choice = AdapterOptions(tool_choice=ToolChoice(mode, name))
         return respond(user("Read notes.txt"), options=choice)
@@ -147,12 +149,12 @@ def test_a_schema_in_the_text_is_filled() -> None:
     assert "age" in json.loads(text_of(reply))
 
 
-def test_it_says_that_it_is_a_simulator() -> None:
+def test_response_states_that_it_is_simulated() -> None:
     assert "simulator" in text_of(respond(user("Which model are you?")))
     assert "not a language model" in text_of(respond(user("who are you?")))
 
 
-def test_it_remembers_what_was_said_earlier() -> None:
+def test_response_uses_earlier_messages() -> None:
     history = [user("My name is Ada."), message(Role.ASSISTANT, TextBlock("Good."))]
     assert text_of(respond(*history, user("What is my name?"))) == "Your name is Ada."
 
@@ -165,17 +167,17 @@ def test_it_remembers_what_was_said_earlier() -> None:
         ("count to 4", "1, 2, 3, 4"),
     ],
 )
-def test_some_things_it_knows(text: str, expected: str) -> None:
+def test_built_in_answers(text: str, expected: str) -> None:
     assert text_of(respond(user(text))) == expected
 
 
-def test_a_picture_is_described_by_its_bytes() -> None:
+def test_image_is_described_by_its_bytes() -> None:
     image = ImageBlock(ImageSource("base64", png_base64(640, 480)), "image/png")
     description = text_of(respond(message(Role.USER, image)))
     assert description.startswith("I see a PNG image, 640 by 480 pixels, 8 bits a channel, RGB, ")
 
 
-def test_thoughts_are_signed_and_known_again() -> None:
+def test_thinking_is_signed_and_verified() -> None:
     brain = Responder()
     first = respond(user("hello"), traits=RequestTraits(thinking="shown")).content[0]
     assert isinstance(first, ThinkingBlock)
@@ -184,7 +186,7 @@ def test_thoughts_are_signed_and_known_again() -> None:
     assert not brain.signer.is_issued_here("EqoBCkgIARABGAIiQL8")
 
 
-def test_a_hidden_thought_is_counted_only() -> None:
+def test_hidden_thinking_is_only_counted() -> None:
     answer = respond(user("hello"), traits=RequestTraits(thinking="hidden"))
     assert [type(block) for block in answer.content] == [TextBlock]
     assert answer.hidden_thinking
@@ -210,7 +212,7 @@ def test_a_stop_sequence_ends_the_text() -> None:
 
 
 @given(st.text())
-def test_pieces_join_to_the_text(text: str) -> None:
+def test_deltas_join_to_the_text(text: str) -> None:
     assert "".join(split_tokens(text)) == text
 
 
@@ -248,13 +250,13 @@ def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(st.recursive(LEAVES, _objects, max_leaves=8), st.text(max_size=40))
-def test_what_is_filled_fits_its_schema(schema: Any, text: str) -> None:
+def test_generated_value_matches_schema(schema: Any, text: str) -> None:
     complete = {**schema, "$defs": {"named": {"type": "string", "enum": ["yes", "no"]}}}
     value = SchemaFiller(complete, Entities(text)).fill()
     assert jsonschema_rs.is_valid(complete, value), value
 
 
-def test_a_form_is_filled_with_what_the_words_name() -> None:
+def test_generated_value_uses_values_of_the_prompt() -> None:
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
@@ -266,7 +268,7 @@ def test_a_form_is_filled_with_what_the_words_name() -> None:
     assert text_of(output) == '{"city":"Rome","days":3}'
 
 
-def test_a_schema_without_an_end_is_left() -> None:
+def test_infinite_schema_is_bounded() -> None:
     endless = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
     assert SchemaFiller(endless, Entities("")).fill() is not None
     nested: dict[str, Any] = {"type": "object", "required": ["a"], "properties": {}}
@@ -274,7 +276,7 @@ def test_a_schema_without_an_end_is_left() -> None:
     assert SchemaFiller(nested, Entities("")).fill()["a"]["a"]
 
 
-def test_a_tool_is_found_by_the_words_of_its_name() -> None:
+def test_tool_is_matched_by_words_of_its_name() -> None:
     stock = tool("getStockPrice", {"type": "object", "properties": {}})
     assert calls(respond(user("What is the price of gold?"), tools=[stock])) == [
         ("getStockPrice", {})

@@ -1,6 +1,6 @@
-"""The official SDKs talk to the simulator over loopback as they would to the provider.
+"""The official Anthropic and OpenAI SDKs with the simulator over loopback.
 
-Their clients are `Any` here: what counts is what they do at run time with the bytes they get.
+Their clients are typed as `Any`: only their run-time behaviour matters.
 """
 
 from collections.abc import AsyncGenerator
@@ -54,7 +54,7 @@ async def gpt(sim: Simulator) -> AsyncGenerator[Any]:
         yield client
 
 
-async def test_anthropic_thinks_calls_and_answers(claude: Any) -> None:
+async def test_anthropic_thinking_call_and_response(claude: Any) -> None:
     asked: Any = {"role": "user", "content": TWO_FILES}
     shared: Any = {
         "model": MODEL,
@@ -89,7 +89,7 @@ async def test_anthropic_thinks_calls_and_answers(claude: Any) -> None:
     assert counted.input_tokens == second.usage.input_tokens
 
 
-async def test_anthropic_streams_what_it_answers_at_once(
+async def test_anthropic_stream_equals_plain_response(
     claude: Any,
 ) -> None:
     asked: Any = [{"role": "user", "content": "30 words, please"}]
@@ -102,7 +102,7 @@ async def test_anthropic_streams_what_it_answers_at_once(
     assert len(pieces) > 20
 
 
-async def test_anthropic_sees_a_picture(claude: Any) -> None:
+async def test_anthropic_image_input(claude: Any) -> None:
     image: Any = {
         "type": "image",
         "source": {"type": "base64", "media_type": "image/png", "data": png_base64(7, 5)},
@@ -126,7 +126,7 @@ async def test_anthropic_sees_a_picture(claude: Any) -> None:
         ("sim: cut", anthropic.APIConnectionError),
     ],
 )
-async def test_anthropic_raises_its_own_errors(
+async def test_anthropic_sdk_raises_its_error_classes(
     claude: Any, prompt: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:
@@ -139,7 +139,7 @@ async def test_anthropic_raises_its_own_errors(
         assert failure.request_id
 
 
-async def test_anthropic_is_told_of_an_error_in_the_stream(
+async def test_anthropic_sdk_raises_stream_error(
     claude: Any,
 ) -> None:
     texts: list[str] = []
@@ -151,7 +151,7 @@ async def test_anthropic_is_told_of_an_error_in_the_stream(
     assert not texts or "".join(texts).startswith("You said")
 
 
-async def test_anthropic_retries_by_itself(sim: Simulator) -> None:
+async def test_anthropic_sdk_retries(sim: Simulator) -> None:
     sim.script.add("sim: 529 0.01", "sim: 500 0.01", "at last")
     async with anthropic.AsyncAnthropic(
         base_url=sim.base_url, api_key="any", max_retries=2
@@ -165,7 +165,7 @@ async def test_anthropic_retries_by_itself(sim: Simulator) -> None:
     assert len(sim.service.exchanges) == 3
 
 
-async def test_anthropic_is_refused_a_forged_signature(claude: Any) -> None:
+async def test_anthropic_forged_signature_is_refused(claude: Any) -> None:
     history: Any = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "a", "signature": "b"}]},
@@ -181,7 +181,7 @@ async def test_models_are_listed(claude: Any, gpt: Any) -> None:
     ]
 
 
-async def test_chat_calls_and_answers(gpt: Any) -> None:
+async def test_chat_call_and_response(gpt: Any) -> None:
     asked: Any = {"role": "user", "content": TWO_FILES}
     first = await gpt.chat.completions.create(
         model="gpt-5", messages=[asked], tools=CHAT_TOOLS, reasoning_effort="low"
@@ -199,7 +199,7 @@ async def test_chat_calls_and_answers(gpt: Any) -> None:
     assert second.choices[0].message.content == 'read_file gave: "text". read_file gave: "text".'
 
 
-async def test_chat_streams_and_tells_its_usage_only_if_asked(gpt: Any) -> None:
+async def test_chat_stream_has_usage_only_on_request(gpt: Any) -> None:
     shared: Any = {
         "model": "gpt-5",
         "messages": [{"role": "user", "content": "say all is well"}],
@@ -219,7 +219,7 @@ async def test_chat_streams_and_tells_its_usage_only_if_asked(gpt: Any) -> None:
     assert usages[-1].usage.completion_tokens == 3
 
 
-async def test_chat_fills_a_form(gpt: Any) -> None:
+async def test_chat_structured_output(gpt: Any) -> None:
     schema: Any = {**GREP_SCHEMA, "required": ["pattern", "path"], "additionalProperties": False}
     answer = await gpt.chat.completions.create(
         model="gpt-5",
@@ -241,7 +241,9 @@ async def test_chat_fills_a_form(gpt: Any) -> None:
         ("sim: cut 20", openai.APIConnectionError),
     ],
 )
-async def test_chat_raises_its_own_errors(gpt: Any, prompt: str, error: type[Exception]) -> None:
+async def test_openai_sdk_raises_its_error_classes(
+    gpt: Any, prompt: str, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         await gpt.chat.completions.create(
             model="gpt-5", messages=[{"role": "user", "content": prompt}]
@@ -263,7 +265,7 @@ async def test_chat_gets_malformed_arguments(gpt: Any) -> None:
     assert "".join(pieces) == call.function.arguments == '{"broken": tru'
 
 
-async def test_chat_is_refused_an_unanswered_call(gpt: Any) -> None:
+async def test_chat_unanswered_call_is_refused(gpt: Any) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
     history: Any = [
         {"role": "user", "content": "hello"},
@@ -275,7 +277,7 @@ async def test_chat_is_refused_an_unanswered_call(gpt: Any) -> None:
 
 
 @requires_adapter("openai-responses")
-async def test_responses_thinks_calls_and_answers(gpt: Any) -> None:
+async def test_responses_reasoning_call_and_response(gpt: Any) -> None:
     shared: Any = {
         "model": "gpt-5",
         "tools": RESPONSES_TOOLS,
@@ -304,13 +306,13 @@ async def test_responses_thinks_calls_and_answers(gpt: Any) -> None:
 
 
 @requires_adapter("openai-responses")
-async def test_responses_tells_of_an_error_in_the_stream(gpt: Any) -> None:
+async def test_responses_stream_error(gpt: Any) -> None:
     stream = await gpt.responses.create(model="gpt-5", input="sim: error", stream=True)
     assert [event.type async for event in stream][-1] == "response.failed"
 
 
 @requires_adapter("openai-responses")
-async def test_responses_refuses_a_stranger_seal(gpt: Any) -> None:
+async def test_responses_foreign_seal_is_refused(gpt: Any) -> None:
     thought: Any = {
         "type": "reasoning",
         "id": "rs_1",
@@ -322,7 +324,7 @@ async def test_responses_refuses_a_stranger_seal(gpt: Any) -> None:
     assert caught.value.code == "invalid_encrypted_content"
 
 
-async def test_several_simulators_run_side_by_side() -> None:
+async def test_several_simulators_run_in_parallel() -> None:
     async with Simulator(script=Script("one")) as one, Simulator(script=Script("two")) as two:
         assert one.base_url != two.base_url
         for sim, expected in ((one, "one"), (two, "two")):

@@ -1,4 +1,4 @@
-"""The official SDK of Amazon talks to the simulator over loopback."""
+"""The official AWS SDK with the simulator over loopback."""
 
 import base64
 from collections.abc import AsyncGenerator
@@ -56,7 +56,7 @@ async def bedrock() -> AsyncGenerator[Any]:
 
 
 async def call(method: Any, **parameters: Any) -> Any:
-    """Call a method of the client, which knows nothing of async."""
+    """Call a blocking method of the client in a thread."""
     return await to_thread.run_sync(partial(method, modelId=MODEL, **parameters))
 
 
@@ -72,7 +72,7 @@ def request_with(text: str, *more: Any) -> dict[str, Any]:
     return {"role": "user", "content": [{"text": text}, *more]}
 
 
-async def test_it_thinks_calls_and_answers(bedrock: Any) -> None:
+async def test_thinking_call_and_response(bedrock: Any) -> None:
     history: Any = [request_with("Read a.txt and b.txt")]
     shared: Any = {"toolConfig": TOOLS, "additionalModelRequestFields": THINKING}
     first = await call(bedrock.converse, messages=history, **shared)
@@ -96,7 +96,7 @@ async def test_it_thinks_calls_and_answers(bedrock: Any) -> None:
     assert second["usage"]["inputTokens"] > 0
 
 
-async def test_it_streams_what_it_answers_at_once(bedrock: Any) -> None:
+async def test_stream_equals_plain_response(bedrock: Any) -> None:
     events = await streamed(bedrock, messages=[request_with("30 words")])
     pieces = [
         event["contentBlockDelta"]["delta"]["text"]
@@ -111,7 +111,7 @@ async def test_it_streams_what_it_answers_at_once(bedrock: Any) -> None:
     assert events[-1]["metadata"]["usage"] == plain["usage"]
 
 
-async def test_it_sees_a_picture(bedrock: Any) -> None:
+async def test_image_input(bedrock: Any) -> None:
     shown = {"image": {"format": "png", "source": {"bytes": base64.b64decode(png_base64())}}}
     answer = await call(bedrock.converse, messages=[request_with("What is on it?", shown)])
     assert "3" in answer["output"]["message"]["content"][0]["text"]
@@ -125,14 +125,14 @@ async def test_it_sees_a_picture(bedrock: Any) -> None:
         (503, "ServiceUnavailableException"),
     ],
 )
-async def test_it_raises_its_own_errors(bedrock: Any, status: int, name: str) -> None:
+async def test_sdk_raises_its_error_classes(bedrock: Any, status: int, name: str) -> None:
     with pytest.raises(getattr(bedrock.exceptions, name)) as caught:
         await call(bedrock.converse, messages=[request_with(f"sim: {status}")])
     error: Any = caught.value
     assert error.response["ResponseMetadata"]["HTTPStatusCode"] == status
 
 
-async def test_it_is_told_of_an_error_in_the_stream(bedrock: Any) -> None:
+async def test_sdk_raises_stream_error(bedrock: Any) -> None:
     broken: Any = import_module("botocore.exceptions").EventStreamError
     with pytest.raises(broken, match="Exception"):
         await streamed(bedrock, messages=[request_with("sim: error")])
@@ -179,8 +179,6 @@ REFUSED: list[tuple[list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("messages", "text"), REFUSED)
-async def test_it_is_refused_what_the_service_refuses(
-    bedrock: Any, messages: list[Any], text: str
-) -> None:
+async def test_invalid_requests_are_refused(bedrock: Any, messages: list[Any], text: str) -> None:
     with pytest.raises(bedrock.exceptions.ValidationException, match=text):
         await call(bedrock.converse, messages=messages)

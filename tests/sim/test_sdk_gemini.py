@@ -1,4 +1,4 @@
-"""The official SDK of Gemini talks to the simulator over loopback."""
+"""The official Gemini SDK with the simulator over loopback."""
 
 import warnings
 from base64 import b64decode
@@ -18,7 +18,7 @@ with warnings.catch_warnings():
 pytestmark = [
     pytest.mark.anyio,
     requires_adapter("gemini"),
-    # The SDK makes a class of aiohttp's session, which aiohttp warns about.
+    # The SDK subclasses aiohttp's session, which aiohttp warns about.
     pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning"),
 ]
 
@@ -48,7 +48,7 @@ def user_content(text: str) -> Any:
     return types.Content(role="user", parts=[types.Part(text=text)])
 
 
-async def test_it_thinks_calls_and_answers(models: Any) -> None:
+async def test_thinking_call_and_response(models: Any) -> None:
     config = types.GenerateContentConfig(
         tools=TOOLS,
         thinking_config=types.ThinkingConfig(include_thoughts=True),
@@ -73,7 +73,7 @@ async def test_it_thinks_calls_and_answers(models: Any) -> None:
     assert counted.total_tokens > 0
 
 
-async def test_it_streams_what_it_answers_at_once(models: Any) -> None:
+async def test_stream_equals_plain_response(models: Any) -> None:
     stream = await models.generate_content_stream(model=MODEL, contents="30 words")
     pieces = [chunk.text or "" async for chunk in stream]
     plain = await models.generate_content(model=MODEL, contents="30 words")
@@ -81,7 +81,7 @@ async def test_it_streams_what_it_answers_at_once(models: Any) -> None:
     assert len(pieces) > 20
 
 
-async def test_it_sees_a_picture(models: Any) -> None:
+async def test_image_input(models: Any) -> None:
     shown: Any = types.Part(
         inline_data=types.Blob(mime_type="image/png", data=b64decode(png_base64(7, 5)))
     )
@@ -89,7 +89,7 @@ async def test_it_sees_a_picture(models: Any) -> None:
     assert "7 by 5 pixels" in answer.text
 
 
-async def test_it_fills_a_form(models: Any) -> None:
+async def test_structured_output(models: Any) -> None:
     config = types.GenerateContentConfig(
         response_mime_type="application/json", response_json_schema=READ_SCHEMA
     )
@@ -106,7 +106,7 @@ async def test_it_fills_a_form(models: Any) -> None:
         ("sim: 503", errors.ServerError, "UNAVAILABLE"),
     ],
 )
-async def test_it_raises_its_own_errors(
+async def test_sdk_raises_its_error_classes(
     models: Any, prompt: str, error: type[errors.APIError], status: str
 ) -> None:
     with pytest.raises(error) as caught:

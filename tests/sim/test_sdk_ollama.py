@@ -1,4 +1,4 @@
-"""The official SDK of Ollama talks to the simulator over loopback."""
+"""The official Ollama SDK with the simulator over loopback."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -35,7 +35,7 @@ async def llama() -> AsyncGenerator[Any]:
             await client._client.aclose()
 
 
-async def test_it_thinks_calls_and_answers(llama: Any) -> None:
+async def test_thinking_call_and_response(llama: Any) -> None:
     history: Any = [{"role": "user", "content": "Read a.txt and b.txt"}]
     shared: Any = {"model": MODEL, "tools": TOOLS, "think": True}
     first = await llama.chat(messages=history, **shared)
@@ -50,7 +50,7 @@ async def test_it_thinks_calls_and_answers(llama: Any) -> None:
     assert second.prompt_eval_count > 0
 
 
-async def test_it_streams_what_it_answers_at_once(llama: Any) -> None:
+async def test_stream_equals_plain_response(llama: Any) -> None:
     messages: Any = [{"role": "user", "content": "30 words"}]
     stream = await llama.chat(model=MODEL, messages=messages, stream=True)
     pieces = [part.message.content or "" async for part in stream]
@@ -59,27 +59,27 @@ async def test_it_streams_what_it_answers_at_once(llama: Any) -> None:
     assert len(pieces) > 20
 
 
-async def test_it_sees_a_picture(llama: Any) -> None:
+async def test_image_input(llama: Any) -> None:
     messages: Any = [{"role": "user", "content": "", "images": [png_base64(7, 5)]}]
     answer = await llama.chat(model=MODEL, messages=messages)
     assert "7 by 5 pixels" in answer.message.content
 
 
-async def test_it_fills_a_form(llama: Any) -> None:
+async def test_structured_output(llama: Any) -> None:
     messages: Any = [{"role": "user", "content": "the file src/a.py"}]
     answer = await llama.chat(model=MODEL, messages=messages, format=READ_SCHEMA)
     assert answer.message.content == '{"path":"src/a.py"}'
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-async def test_it_raises_its_own_errors(llama: Any, status: int) -> None:
+async def test_sdk_raises_its_error_classes(llama: Any, status: int) -> None:
     messages: Any = [{"role": "user", "content": f"sim: {status}"}]
     with pytest.raises(ollama.ResponseError) as caught:
         await llama.chat(model=MODEL, messages=messages)
     assert caught.value.status_code == status
 
 
-async def test_it_is_told_of_an_error_in_the_stream(llama: Any) -> None:
+async def test_sdk_raises_stream_error(llama: Any) -> None:
     messages: Any = [{"role": "user", "content": "40 words, sim: error"}]
     stream = await llama.chat(model=MODEL, messages=messages, stream=True)
     assert (await anext(stream)).message.content == "this"

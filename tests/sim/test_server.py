@@ -1,4 +1,4 @@
-"""The simulator as a server on this machine: who may use it, and how much of it."""
+"""The simulator as a local server: allowed origins, timeouts and limits."""
 
 import asyncio
 
@@ -44,7 +44,9 @@ async def status_of(simulator: Simulator, *headers: str, body: bytes = b"{}") ->
         (("Host: 127.0.0.1", "Origin: http://[::1"), True),
     ],
 )
-async def test_pages_of_others_are_refused(headers: tuple[str, ...], *, is_refused: bool) -> None:
+async def test_requests_of_other_origins_are_refused(
+    headers: tuple[str, ...], *, is_refused: bool
+) -> None:
     async with Simulator() as simulator:
         status = await status_of(simulator, *headers)
         assert (status == 403) is is_refused
@@ -52,7 +54,7 @@ async def test_pages_of_others_are_refused(headers: tuple[str, ...], *, is_refus
 
 
 @pytest.mark.slow
-async def test_a_body_that_comes_in_drops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_BODY_TIMEOUT_S", 0.05)
     async with Simulator() as simulator:
         assert await status_of(simulator, "Host: localhost", body=b"") == 408
@@ -68,7 +70,7 @@ async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.Monk
         writer.close()
 
 
-def test_recorded_exchanges_are_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_exchanges_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_MAX_RECORDED_BYTES", 10_000)
     recording = Service()
     for _ in range(20):

@@ -1,3 +1,5 @@
+"""The simulator's service: determinism, scripted faults, keys, limits and paths."""
+
 from copy import deepcopy
 from typing import Any, cast
 
@@ -54,7 +56,7 @@ def request_body(name: str, prompt: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_same_request_gets_the_same_bytes(name: str) -> None:
+def test_responses_are_deterministic(name: str) -> None:
     body = request_body(name, "Read notes.txt")
     first, second = send_request(Service(), name, body), send_request(Service(), name, body)
     assert first == second
@@ -73,14 +75,14 @@ def test_every_reply_is_labelled(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("status", [401, 429, 500, 503, 529])
-def test_a_status_is_given_when_asked_for(name: str, status: int) -> None:
+def test_requested_status_is_returned(name: str, status: int) -> None:
     reply = send_request(Service(), name, request_body(name, f"sim: {status} 2"))
     assert (reply.status, reply.headers["retry-after"]) == (status, "2")
     assert "error" in json_of(reply)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_a_header_asks_for_the_same(name: str) -> None:
+def test_fault_can_be_requested_by_header(name: str) -> None:
     reply = send_request(Service(), name, request_body(name, "hello"), {"x-sim-behave": "429"})
     assert reply.status == 429
     wrong = send_request(Service(), name, request_body(name, "hello"), {"x-sim-behave": "dance"})
@@ -89,7 +91,7 @@ def test_a_header_asks_for_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_it_may_misbehave_only_the_first_times(name: str) -> None:
+def test_fault_can_be_limited_to_first_requests(name: str) -> None:
     service, body = Service(), request_body(name, "sim: 500 x2")
     assert [send_request(service, name, body).status for _ in range(3)] == [500, 500, 200]
 
@@ -109,7 +111,7 @@ def test_a_script_is_followed_before_the_rules(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_a_key_is_asked_for_if_there_is_one(name: str) -> None:
+def test_key_is_required_if_configured(name: str) -> None:
     service = Service(settings=Settings(key="k1"))
     shown = adapters.get(name).profile.auth.headers("k1")
     right = {key.lower(): value for key, value in shown.items()}
@@ -118,7 +120,7 @@ def test_a_key_is_asked_for_if_there_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_models_may_be_limited(name: str) -> None:
+def test_models_can_be_restricted(name: str) -> None:
     service = Service(settings=Settings(models=("only-this",)))
     reply = send_request(service, name, request_body(name, "hello"))
     assert reply.status == 404
@@ -133,7 +135,7 @@ def test_a_body_that_is_too_large_is_refused() -> None:
     assert json_of(reply)["error"]["type"] == "request_too_large"
 
 
-def test_the_words_of_misbehaviour_are_read() -> None:
+def test_fault_specification_is_parsed() -> None:
     assert parse_fault("cut 100") == Fault(kind="cut", value=100)
     assert parse_fault("529 x1") == Fault(kind="fail", status=529, times=1)
     assert fault_in_prompt("Please sim: slow 20") == Fault(kind="slow", value=20)
@@ -142,14 +144,14 @@ def test_the_words_of_misbehaviour_are_read() -> None:
         parse_fault("dance")
 
 
-def test_strange_places_are_not_found() -> None:
+def test_unknown_paths_are_not_found() -> None:
     for method, path in (("GET", "/"), ("POST", "/v2/nothing"), ("DELETE", "/v1/messages")):
         reply = Service().respond(HttpRequest(method=method, path=path))
         assert reply.status == 404
         assert json_of(reply)["error"]["type"] == "not_found_error"
 
 
-def test_models_are_listed_in_each_providers_words() -> None:
+def test_models_are_listed_in_format_of_each_provider() -> None:
     def listed(path: str, **headers: str) -> Any:
         stated = {name.replace("_", "-"): value for name, value in headers.items()}
         return json_of(Service().respond(HttpRequest(method="GET", path=path, headers=stated)))
@@ -179,7 +181,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(st.data(), st.sampled_from(PROTOCOLS), JSON)
-def test_no_body_breaks_it(data: st.DataObject, name: str, value: Any) -> None:
+def test_any_json_body_gets_a_response(data: st.DataObject, name: str, value: Any) -> None:
     body = deepcopy(VALID_BODIES[adapters.get(name).profile.protocol])
     path = data.draw(st.sampled_from(_paths(body)))
     target: Any = body
@@ -192,5 +194,5 @@ def test_no_body_breaks_it(data: st.DataObject, name: str, value: Any) -> None:
 
 
 @given(st.binary(max_size=40), st.sampled_from(PROTOCOLS))
-def test_no_bytes_break_it(body: bytes, name: str) -> None:
+def test_any_bytes_get_a_response(body: bytes, name: str) -> None:
     assert send_request(Service(), name, body).status == 400

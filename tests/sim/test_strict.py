@@ -27,13 +27,13 @@ def check(protocol: str, wire: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", VALID_BODIES)
-def test_what_is_in_order_is_taken(protocol: str) -> None:
+def test_valid_requests_are_accepted(protocol: str) -> None:
     check(protocol, VALID_BODIES[protocol])
 
 
 REMOVED = object()
 REFUSED_CHANGES: list[tuple[str, tuple[Any, ...], Any, str]] = [
-    # protocol, way to the place, what stands there instead, words of the refusal
+    # protocol, path, replacement at that path, text of the refusal
     ("anthropic", ("max_tokens",), REMOVED, "max_tokens: Field required"),
     ("anthropic", ("max_tokens",), 1000, "must be greater than `thinking.budget_tokens`"),
     ("anthropic", ("thinking", "budget_tokens"), 10, "greater than or equal to 1024"),
@@ -164,7 +164,7 @@ def with_change(protocol: str, path: tuple[Any, ...], value: Any) -> Any:
     REFUSED_CHANGES,
     ids=[f"{case[0]}-{'.'.join(map(str, case[1]))}-{n}" for n, case in enumerate(REFUSED_CHANGES)],
 )
-def test_what_the_api_refuses_is_refused(
+def test_invalid_requests_are_refused(
     protocol: str, path: tuple[Any, ...], value: Any, text: str
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
@@ -172,7 +172,7 @@ def test_what_the_api_refuses_is_refused(
     assert text in caught.value.text
 
 
-def test_five_marks_of_a_cache_are_too_many() -> None:
+def test_five_cache_marks_are_refused() -> None:
     wire = deepcopy(ANTHROPIC)
     text = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
     wire["messages"][2]["content"] += [text, text, text]
@@ -182,7 +182,7 @@ def test_five_marks_of_a_cache_are_too_many() -> None:
         check("anthropic", wire)
 
 
-def test_a_turn_of_tools_begins_with_a_thought_while_thinking() -> None:
+def test_tool_turn_requires_thinking_first_if_thinking_is_enabled() -> None:
     wire = deepcopy(ANTHROPIC)
     del wire["messages"][1]["content"][:2]
     with pytest.raises(InvalidRequestError, match="Expected `thinking`"):
@@ -191,7 +191,7 @@ def test_a_turn_of_tools_begins_with_a_thought_while_thinking() -> None:
     check("anthropic", wire)
 
 
-def test_older_models_of_gemini_need_no_signature() -> None:
+def test_older_gemini_models_require_no_signature() -> None:
     wire = deepcopy(GEMINI)
     del wire["contents"][1]["parts"][0]["thoughtSignature"]
     CHECKS["gemini"](wire, CheckContext(signer=SIGNER, model="gemini-2.5-flash"))
@@ -232,7 +232,7 @@ def test_older_models_of_gemini_need_no_signature() -> None:
         ),
     ],
 )
-def test_a_refusal_has_the_shape_of_the_provider(name: str, body: Any, shape: Any) -> None:
+def test_refusal_has_error_format_of_provider(name: str, body: Any, shape: Any) -> None:
     reply = send_request(Service(), name, body)
     body_json = json_of(reply)
     assert reply.status == 400
@@ -245,7 +245,7 @@ def test_a_refusal_has_the_shape_of_the_provider(name: str, body: Any, shape: An
 
 
 @requires_adapter("anthropic")
-def test_lenient_settings_take_what_can_be_read() -> None:
+def test_lenient_mode_accepts_decodable_requests() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "colour": "red"}
     assert send_request(Service(), "anthropic", body).status == 400
     assert send_request(Service(settings=Settings(strict=False)), "anthropic", body).status == 200

@@ -156,7 +156,7 @@ def test_columns_have_parts_of_the_canonical_json(file: Path) -> None:
 
 
 @pytest.mark.row("M-274")
-def test_search_table_is_in_another_file(file: Path) -> None:
+def test_main_database_has_no_search_table(file: Path) -> None:
     with closing(sqlite3.connect(file)) as database:
         result = database.execute("SELECT sql FROM sqlite_master WHERE sql LIKE '%VIRTUAL%'")
         assert result.fetchall() == []

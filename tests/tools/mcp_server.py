@@ -1,7 +1,6 @@
-"""A small MCP server for tests, written against the low-level of the protocol: JSON lines.
+"""A small MCP server for tests, written without the official package: JSON lines.
 
-It speaks the protocol by itself and not through the official package, so that the two are judges
-of each other.
+Server and client implementations are independent, so that each checks the other.
 """
 
 import json
@@ -90,7 +89,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def reply(request: dict[str, Any]) -> dict[str, Any] | None:
-    """The answer to a request, an error for one that is refused; none for what sleeps."""
+    """Return the response to a request, an error for a refused one, or None to leave it open."""
     if "id" not in request:
         return None
     if request.get("params", {}).get("name") == "sleep":

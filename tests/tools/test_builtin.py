@@ -1,4 +1,4 @@
-"""The built-in tools, through the dispatcher, on real files and processes."""
+"""Built-in tools through the dispatcher, on real files and processes."""
 
 import asyncio
 import base64
@@ -49,7 +49,7 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.row("M-121")
-async def test_every_tool_declares_the_strongest_effect_that_it_can_have() -> None:
+async def test_every_tool_declares_its_strongest_side_effect() -> None:
     assert {kind.definition.name: kind.definition.side_effects for kind in BUILTINS} == {
         "read_file": SideEffects.READ,
         "list_files": SideEffects.READ,
@@ -61,7 +61,7 @@ async def test_every_tool_declares_the_strongest_effect_that_it_can_have() -> No
     }
 
 
-async def test_schemas_are_in_the_subset_and_name_what_is_read() -> None:
+async def test_schemas_are_in_the_subset_and_name_every_argument() -> None:
     structs = (
         *(ReadArguments, WriteArguments, EditArguments, ListArguments, GrepArguments),
         *(CommandArguments, FetchArguments),
@@ -74,7 +74,7 @@ async def test_schemas_are_in_the_subset_and_name_what_is_read() -> None:
         assert schema["required"] == [field.name for field in parameters if field.required]
 
 
-async def test_a_text_is_read_by_lines(tmp_path: Path) -> None:
+async def test_text_is_read_by_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
     turn = tool_context(tmp_path)
     assert result_text(await run_one(ReadFile, turn, path="a.txt")) == "one\ntwo\nthree\n"
@@ -96,7 +96,7 @@ async def test_reading_is_bounded(tmp_path: Path) -> None:
     assert "is cut here" in text
 
 
-async def test_pictures_and_documents_are_shown_and_other_bytes_refused(tmp_path: Path) -> None:
+async def test_images_and_documents_are_returned_and_other_bytes_refused(tmp_path: Path) -> None:
     (tmp_path / "p.png").write_bytes(PNG)
     (tmp_path / "d.pdf").write_bytes(b"%PDF-1.4 \0 ...")
     (tmp_path / "b.bin").write_bytes(b"a\0b")
@@ -114,7 +114,7 @@ async def test_pictures_and_documents_are_shown_and_other_bytes_refused(tmp_path
     assert "binary" in result_text(binary)
 
 
-async def test_a_path_that_leads_out_is_denied(tmp_path: Path) -> None:
+async def test_path_outside_of_workspace_is_denied(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("outside")
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -134,7 +134,7 @@ async def test_a_path_that_leads_out_is_denied(tmp_path: Path) -> None:
     assert (tmp_path / "secret").read_text() == "outside"
 
 
-async def test_writing_tells_what_it_changed(tmp_path: Path) -> None:
+async def test_write_result_describes_the_change(tmp_path: Path) -> None:
     message = await run_one(WriteFile, tool_context(tmp_path), path="new/a.txt", content="hé")
     assert (tmp_path / "new" / "a.txt").read_text() == "hé"
     outcome = message.metadata.outcome
@@ -143,7 +143,7 @@ async def test_writing_tells_what_it_changed(tmp_path: Path) -> None:
     assert outcome.tool_name == "write_file"
 
 
-async def test_an_edit_needs_a_text_that_is_there_once(tmp_path: Path) -> None:
+async def test_edit_requires_text_that_occurs_once(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one two two")
     turn = tool_context(tmp_path)
@@ -159,7 +159,7 @@ async def test_an_edit_needs_a_text_that_is_there_once(tmp_path: Path) -> None:
     assert file.read_text() == "1 2 2"
 
 
-async def test_a_listing_goes_through_no_link(tmp_path: Path) -> None:
+async def test_listing_does_not_follow_links(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     (inside / "src" / "deep").mkdir(parents=True)
     (inside / "src" / "deep" / "a.py").touch()
@@ -174,7 +174,7 @@ async def test_a_listing_goes_through_no_link(tmp_path: Path) -> None:
     assert named == "src/deep/a.py"
 
 
-async def test_a_search_finds_lines_within_bounds(tmp_path: Path) -> None:
+async def test_search_result_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("import os\nx = 1\n" + "import re\n" * 300)
     (tmp_path / "b.md").write_text("Import\n" + "y" * 1000 + "needle" + "z" * 1000)
@@ -199,7 +199,7 @@ async def test_a_search_finds_lines_within_bounds(tmp_path: Path) -> None:
     assert error_class(broken) is ErrorClass.VALIDATION_ERROR
 
 
-async def test_a_pattern_that_never_ends_is_ended_and_stops_nobody(tmp_path: Path) -> None:
+async def test_catastrophic_pattern_is_stopped_and_does_not_block_the_loop(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 60 + "!")
     ticks = 0
 
@@ -236,7 +236,7 @@ async def test_a_command_gives_output_and_exit_code(tmp_path: Path) -> None:
     )
 
 
-async def test_the_beginning_and_the_end_of_much_output_are_kept(tmp_path: Path) -> None:
+async def test_long_output_keeps_start_and_end(tmp_path: Path) -> None:
     message = await run_one(RunCommand, tool_context(tmp_path), command="seq 1 200000")
     text = result_text(message)
     assert text.startswith("1\n2\n")
@@ -245,7 +245,7 @@ async def test_the_beginning_and_the_end_of_much_output_are_kept(tmp_path: Path)
     assert len(text) < 33_000
 
 
-def test_output_counts_what_it_leaves_out() -> None:
+def test_output_reports_omitted_size() -> None:
     output = BoundedOutput(4, 3)
     for number in range(100_000):
         output.add(b"%d" % (number % 10))
@@ -272,7 +272,7 @@ async def has_ended(pid: int) -> bool:
     return False
 
 
-# A parent and a child of it that both ignore the polite signal, and say who they are.
+# A parent and its child that both ignore SIGTERM and print their process ids.
 STUBBORN = (
     "trap '' TERM; (trap '' TERM; while :; do sleep 0.1; done) & echo $! > child; echo said; wait"
 )
@@ -285,7 +285,7 @@ async def start_stubborn(folder: Path) -> int:
     return int(child.read_text())
 
 
-async def test_cancelling_kills_the_whole_group(
+async def test_cancellation_kills_the_process_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metis.tools.process.run.__defaults__", (0.2,))
@@ -302,7 +302,7 @@ async def test_cancelling_kills_the_whole_group(
     assert await has_ended(child)
 
 
-async def test_a_command_that_is_late_is_killed_with_all_it_started(
+async def test_command_over_timeout_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metis.tools.process.run.__defaults__", (0.2,))
@@ -312,7 +312,7 @@ async def test_a_command_that_is_late_is_killed_with_all_it_started(
     assert await has_ended(await start_stubborn(tmp_path))
 
 
-async def test_a_task_that_is_cancelled_twice_leaves_no_process(tmp_path: Path) -> None:
+async def test_task_cancelled_twice_leaves_no_process(tmp_path: Path) -> None:
     turn = tool_context(tmp_path)
     running = asyncio.create_task(run_one(RunCommand, turn, command=STUBBORN))
     child = await start_stubborn(tmp_path)
@@ -324,7 +324,7 @@ async def test_a_task_that_is_cancelled_twice_leaves_no_process(tmp_path: Path) 
     assert await has_ended(child)
 
 
-async def test_what_stays_in_the_background_ends_with_the_command(tmp_path: Path) -> None:
+async def test_background_processes_end_with_the_command(tmp_path: Path) -> None:
     start = time.monotonic()
     message = await run_one(
         RunCommand, tool_context(tmp_path), command="sleep 1000 & echo $! > child; echo done"
@@ -334,7 +334,7 @@ async def test_what_stays_in_the_background_ends_with_the_command(tmp_path: Path
     assert time.monotonic() - start < 500
 
 
-async def test_only_usual_and_named_variables_reach_a_command(tmp_path: Path) -> None:
+async def test_only_common_and_named_variables_reach_a_command(tmp_path: Path) -> None:
     canary = "canary-0451"
     environment = {
         **dict.fromkeys(SECRET_NAMES, canary),
@@ -362,20 +362,20 @@ SECRET_NAMES = (
 )
 
 
-async def test_without_a_workspace_a_tool_that_needs_one_says_so() -> None:
+async def test_tool_without_required_workspace_is_an_error() -> None:
     message = await run_one(ReadFile, tool_context(), path="a")
     assert error_class(message) is ErrorClass.PERMISSION_DENIED
     assert "needs a workspace" in result_text(message)
 
 
-async def test_an_odd_file_name_can_be_told(tmp_path: Path) -> None:
+async def test_undecodable_file_name_is_shown(tmp_path: Path) -> None:
     os.close(os.open(os.fsencode(tmp_path) + b"/\xff", os.O_CREAT))
     message = await run_one(ListFiles, tool_context(tmp_path))
     assert validate(message) == []
     assert result_text(message) == "?"
 
 
-async def test_four_commands_run_at_once(tmp_path: Path) -> None:
+async def test_four_commands_run_concurrently(tmp_path: Path) -> None:
     calls = [tool_call("run_command", command=f"sleep 0.2; echo {number}") for number in range(6)]
     answers = await permissive_dispatcher(RunCommand).run(calls, tool_context(tmp_path))
     assert [result_text(message).strip() for message in answers] == [*"012345"]

@@ -1,4 +1,4 @@
-"""What is unusual about a tool call."""
+"""Warnings about unusual tool calls."""
 
 import re
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_download_that_is_piped_into_a_shell_is_marked(command: str) -> None:
         ("echo cm0gLXJmIC8= | base64 -d | sh", "decodes text and runs it"),
     ],
 )
-def test_other_ways_to_run_what_comes_from_elsewhere(command: str, note: str) -> None:
+def test_other_ways_to_run_downloaded_code_are_marked(command: str, note: str) -> None:
     assert note in of_command(command)
 
 
@@ -82,7 +82,7 @@ def test_everyday_commands_are_not_marked(command: str) -> None:
         "sub\\.envrc", ".envrc.",
     ],
 )  # fmt: skip
-def test_files_that_steer_later_runs_are_named(path: str) -> None:
+def test_writes_to_startup_and_config_files_are_marked(path: str) -> None:
     assert steering_reason(path) is not None
     notes = cautions(call("write_file", path=path, content="x"), WRITE, None)
     assert notes == [f"writes to {path}: {steering_reason(path)}"]
@@ -108,7 +108,7 @@ def test_other_files_are_not_marked(path: str) -> None:
     assert cautions(call("write_file", path=path, content="AGENTS.md"), WRITE, None) == []
 
 
-def test_a_link_does_not_hide_what_is_written(tmp_path: Path) -> None:
+def test_target_of_link_is_checked(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("x")
     (tmp_path / "notes.txt").symlink_to("AGENTS.md")
     workspace = Workspace(tmp_path)
@@ -126,7 +126,7 @@ def test_a_command_that_names_such_a_file_is_marked() -> None:
     assert steers_later_runs(call("run_command", command="cp x .git/hooks/y"), COMMAND, None)
 
 
-def test_what_a_server_writes_is_checked_by_the_name_of_its_argument() -> None:
+def test_path_arguments_of_mcp_tools_are_checked_by_name() -> None:
     definition = ToolDefinition("put", "", {"type": "object"}, SideEffects.NETWORK)
     notes = cautions(call("put", target_file=".envrc", text=".bashrc"), definition, None)
     assert notes == ["writes to .envrc: shells run it when they start"]
@@ -144,12 +144,12 @@ def test_what_a_server_writes_is_checked_by_the_name_of_its_argument() -> None:
         ("ls" + "\n \t" * 30 + "rm -r x", "has text behind a long blank space"),
     ],
 )
-def test_what_hides_text_is_marked(text: str, note: str) -> None:
+def test_invisible_characters_are_marked(text: str, note: str) -> None:
     assert of_command(text) == [note]
     assert cautions(call("write_file", path="a", content=text), WRITE, None) == [note]
 
 
-def test_letters_that_need_joiners_are_not_marked() -> None:
+def test_legitimate_joiners_are_not_marked() -> None:
     assert (
         of_command("echo \U0001f468\u200d\U0001f469 \u0645\u06cc\u200c\u062e ❤\ufe0f\r\nls\tx")
         == []
@@ -174,7 +174,7 @@ UNITS = (
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_every_pattern_looks_at_a_bounded_text_for_each_start(unit: str) -> None:
+def test_every_pattern_scans_bounded_text_per_start(unit: str) -> None:
     # `\\s+` after a fixed word is bounded by the word: no two starts share the same spaces.
     # The file itself is read: the patterns are all that it searches with.
     source = Path(caution.__file__).read_text()

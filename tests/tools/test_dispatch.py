@@ -1,4 +1,4 @@
-"""Every call gets exactly one result, whatever happens."""
+"""Every tool call gets exactly one result: validation, confirmation, timeouts, cancellation."""
 
 import asyncio
 import logging
@@ -101,7 +101,7 @@ class RecordingWatcher:
         self.answers.append(message)
 
 
-async def test_a_call_is_answered_by_a_tool_message() -> None:
+async def test_call_gets_a_tool_message() -> None:
     call = tool_call("echo", text="hi")
     (message,) = await permissive_dispatcher(tool_factory("echo", echo)).run([call], tool_context())
     outcome = message.metadata.outcome
@@ -119,7 +119,7 @@ async def test_a_call_is_answered_by_a_tool_message() -> None:
     assert error_class(message) is None
 
 
-async def test_answers_stand_in_the_order_of_the_calls_and_fit_the_session() -> None:
+async def test_results_are_in_call_order_and_valid() -> None:
     async def slower_first(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
         await asyncio.sleep(0.03 - arguments["number"] * 0.01)
         return text_output(str(arguments["number"]))
@@ -141,7 +141,7 @@ async def test_answers_stand_in_the_order_of_the_calls_and_fit_the_session() -> 
     assert await dispatcher.run([], tool_context()) == []
 
 
-async def test_four_calls_run_at_once_and_the_rest_waits() -> None:
+async def test_at_most_four_calls_run_concurrently() -> None:
     running, most = 0, 0
 
     async def count(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
@@ -167,7 +167,7 @@ STRICT = {
 
 @pytest.mark.row("M-144", "M-142")
 @pytest.mark.parametrize("effects", SideEffects)
-async def test_arguments_are_checked_again_and_every_problem_named(effects: SideEffects) -> None:
+async def test_invalid_arguments_are_reported_completely(effects: SideEffects) -> None:
     ran: list[object] = []
 
     async def note(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
@@ -182,7 +182,7 @@ async def test_arguments_are_checked_again_and_every_problem_named(effects: Side
 
 
 @pytest.mark.row("A-011")
-async def test_arguments_that_are_no_json_are_never_run() -> None:
+async def test_call_with_non_json_arguments_is_never_run() -> None:
     ran: list[object] = []
 
     async def note(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
@@ -200,7 +200,7 @@ async def test_arguments_that_are_no_json_are_never_run() -> None:
     assert ran == []
 
 
-async def test_an_unknown_tool_is_an_answer_with_near_names() -> None:
+async def test_unknown_tool_result_suggests_similar_names() -> None:
     calls = [tool_call("read_fil"), tool_call("something_else")]
     answers = await permissive_dispatcher(tool_factory("read_file", echo)).run(
         calls, tool_context()
@@ -211,7 +211,7 @@ async def test_an_unknown_tool_is_an_answer_with_near_names() -> None:
 
 
 @pytest.mark.row("K-014", "K-066")
-async def test_what_a_tool_raises_is_an_answer_and_the_trace_is_in_the_log_only(
+async def test_exception_of_tool_is_error_result_and_traceback_only_in_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def broken(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
@@ -226,7 +226,7 @@ async def test_what_a_tool_raises_is_an_answer_and_the_trace_is_in_the_log_only(
     assert "Traceback" in caplog.text
 
 
-async def test_a_failure_with_words_is_told_to_the_model() -> None:
+async def test_tool_error_text_is_in_the_result() -> None:
     async def fails(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
         raise ToolFailedError("No such thing.", ErrorClass.NOT_FOUND)
 
@@ -235,7 +235,7 @@ async def test_a_failure_with_words_is_told_to_the_model() -> None:
 
 
 @pytest.mark.row("K-014", "K-066")
-async def test_a_call_that_takes_too_long_is_an_error_and_not_aborted() -> None:
+async def test_timed_out_call_is_an_error_and_not_aborted() -> None:
     for effects, limit in ((SideEffects.NONE, "0.01"), (SideEffects.EXECUTE, "0.02")):
         dispatcher = permissive_dispatcher(
             tool_factory("forever", forever, effects),
@@ -250,7 +250,7 @@ async def test_a_call_that_takes_too_long_is_an_error_and_not_aborted() -> None:
 
 
 @pytest.mark.row("K-012", "K-067")
-async def test_the_event_of_the_turn_aborts_what_still_runs_and_what_waits() -> None:
+async def test_cancel_event_aborts_running_and_waiting_calls() -> None:
     turn = tool_context()
     dispatcher = permissive_dispatcher(tool_factory("forever", forever), tool_factory("echo", echo))
     calls = [tool_call("echo", text="fast"), *(tool_call("forever") for _ in range(6))]
@@ -268,7 +268,7 @@ async def test_the_event_of_the_turn_aborts_what_still_runs_and_what_waits() -> 
     assert all(validate(message) == [] for message in answers)
 
 
-async def test_a_tool_that_ends_itself_may_still_say_what_it_had() -> None:
+async def test_cooperative_tool_may_return_partial_result() -> None:
     async def polite(_: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         await context.cancel.wait()
         return text_output("half of it", files_modified=("a.txt",))
@@ -285,7 +285,7 @@ async def test_a_tool_that_ends_itself_may_still_say_what_it_had() -> None:
     assert message.metadata.outcome.side_effects == ({"kind": "write", "path": "a.txt"},)
 
 
-async def test_a_tool_that_does_not_end_is_given_up(
+async def test_tool_that_ignores_cancellation_is_abandoned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("metis.tools.dispatch.CANCEL_TIMEOUT_S", 0.01)
@@ -314,7 +314,7 @@ async def test_a_tool_that_does_not_end_is_given_up(
 
 @pytest.mark.parametrize("steps", range(14))
 @pytest.mark.parametrize("again", [False, True])
-async def test_cancelling_the_task_at_any_point_leaves_one_answer_for_each_call(
+async def test_task_cancelled_at_any_point_leaves_one_result_per_call(
     steps: int, *, again: bool
 ) -> None:
     async def several_steps(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
@@ -343,7 +343,7 @@ async def test_cancelling_the_task_at_any_point_leaves_one_answer_for_each_call(
         running.cancel()
     done, _ = await asyncio.wait({running})
     assert done
-    # A task that is cancelled before its first step has started nothing that could be answered.
+    # A task that is cancelled before its first step has started no call.
     expected = [] if steps == 0 else sorted(call.id for call in calls)
     assert sorted(result_of(message).tool_use_id for message in notes.answers) == expected
     assert running.cancelled() or was_done
@@ -352,7 +352,7 @@ async def test_cancelling_the_task_at_any_point_leaves_one_answer_for_each_call(
     assert len(notes.answers) == len(expected)
 
 
-async def test_two_calls_of_one_id_are_refused() -> None:
+async def test_two_calls_with_one_id_are_refused() -> None:
     call = tool_call("echo")
     with pytest.raises(InvalidValueError, match=r"\$\[1\]\.id"):
         await permissive_dispatcher(tool_factory("echo", echo)).run([call, call], tool_context())
@@ -361,7 +361,7 @@ async def test_two_calls_of_one_id_are_refused() -> None:
 # Registering
 
 
-async def test_a_bad_tool_is_refused_when_it_is_registered() -> None:
+async def test_invalid_tool_is_refused_at_registration() -> None:
     registry = Registry(tool_factory("echo", echo))
     with pytest.raises(DuplicateToolError):
         registry.register(tool_factory("echo", echo))
@@ -378,7 +378,7 @@ async def test_a_bad_tool_is_refused_when_it_is_registered() -> None:
         registry.remove("echo")
 
 
-async def test_each_call_gets_a_fresh_tool() -> None:
+async def test_each_call_gets_a_new_tool_instance() -> None:
     tools: list[FunctionTool] = []
     definition = define_tool("echo")
 
@@ -414,7 +414,7 @@ def dispatcher_with(confirmation: Confirmation, *names: tuple[str, SideEffects])
 
 
 @pytest.mark.row("M-118")
-async def test_what_changes_something_is_asked_about() -> None:
+async def test_calls_with_side_effects_require_confirmation() -> None:
     queue = AnswerQueue(*[Answer(Verdict.ALLOW_ONCE)] * 3)
     kinds = tuple((f"tool_{kind}", kind) for kind in SideEffects)
     dispatcher = dispatcher_with(Confirmation(queue), *kinds)
@@ -427,7 +427,7 @@ async def test_what_changes_something_is_asked_about() -> None:
     assert all(error_class(message) is None for message in answers)
 
 
-async def test_an_answer_holds_once_or_for_the_session_or_denies_with_words() -> None:
+async def test_confirmation_applies_once_or_for_session_or_denies_with_reason() -> None:
     queue = AnswerQueue(
         Answer(Verdict.ALLOW_ONCE),
         Answer(Verdict.DENY, "use the other file"),
@@ -460,7 +460,7 @@ async def test_overrides_by_tool_and_by_trust() -> None:
     ]
 
 
-async def test_no_answer_in_time_and_nobody_to_ask() -> None:
+async def test_confirmation_timeout_or_absent_confirmer_denies() -> None:
     async def silent(_: Question) -> Answer:
         await asyncio.Event().wait()
         return Answer(Verdict.ALLOW_ONCE)
@@ -473,7 +473,7 @@ async def test_no_answer_in_time_and_nobody_to_ask() -> None:
     assert error_class(message) is ErrorClass.PERMISSION_DENIED
 
 
-async def test_cancelling_while_somebody_is_asked() -> None:
+async def test_cancellation_during_confirmation() -> None:
     is_asked = asyncio.Event()
     was_cancelled = False
 
@@ -499,13 +499,13 @@ async def test_cancelling_while_somebody_is_asked() -> None:
 
 
 @pytest.mark.row("M-112")
-async def test_a_tool_that_needs_a_workspace_runs_with_one_only(tmp_path: Path) -> None:
+async def test_tool_that_requires_workspace_runs_only_with_one(tmp_path: Path) -> None:
     factory = tool_factory("echo", echo, requires_workspace=True)
     assert error_class(await run_one(factory, tool_context())) is ErrorClass.PERMISSION_DENIED
     assert error_class(await run_one(factory, tool_context(tmp_path))) is None
 
 
-async def test_a_question_of_one_session_keeps_no_other_waiting() -> None:
+async def test_confirmation_of_one_session_does_not_block_another() -> None:
     both_asked = asyncio.Event()
     queue: list[str] = []
 

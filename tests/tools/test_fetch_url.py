@@ -1,4 +1,4 @@
-"""fetch_url with a server on loopback, which has to be allowed."""
+"""fetch_url with a server on loopback, which must be allowed explicitly."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -68,7 +68,7 @@ async def fetch(url: str, *, raw: bool = False, **settings: Any) -> Message:
     return await run_one(lambda: FetchUrl(**settings), tool_context(), url=url, raw=raw)
 
 
-async def test_a_page_is_given_as_words_or_as_it_came() -> None:
+async def test_page_is_returned_as_text_or_raw() -> None:
     async with server_url() as base:
         page = await fetch(f"{base}/page")
         assert result_text(page) == "Hello & you\nGo [https://example.com/x] there\nnow"
@@ -80,7 +80,7 @@ async def test_a_page_is_given_as_words_or_as_it_came() -> None:
         assert result_of(missing).is_error
 
 
-async def test_answers_are_bounded() -> None:
+async def test_responses_are_bounded() -> None:
     async with server_url() as base:
         assert "more than 1000 bytes" in result_text(await fetch(f"{base}/big", max_bytes=1000))
         assert "packed" in result_text(await fetch(f"{base}/packed"))
@@ -105,7 +105,7 @@ async def test_answers_are_bounded() -> None:
         *("gopher://127.0.0.1/", "not an address", "http://[zz]/"),
     ],
 )
-async def test_what_is_not_on_the_open_internet_is_refused(url: str) -> None:
+async def test_private_addresses_are_refused(url: str) -> None:
     async with server_url() as base:
         port = base.rpartition(":")[2]
         message = await fetch(url.format(port=port), allowed_hosts=())
@@ -132,7 +132,7 @@ async def test_a_redirect_is_checked_again() -> None:
         assert "Hello" in result_text(message)
 
 
-async def test_a_name_is_looked_up_once_so_that_it_cannot_change(
+async def test_host_name_is_resolved_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked_up: list[str] = []
@@ -145,13 +145,13 @@ async def test_a_name_is_looked_up_once_so_that_it_cannot_change(
     monkeypatch.setattr(web_tools, "resolve_public", counted)
     async with server_url() as base:
         port = base.rpartition(":")[2]
-        # Nobody but the checked look-up knows this name.
+        # Only the checked look-up resolves this name.
         message = await fetch(f"http://no-such-host.invalid:{port}/page")
     assert "Hello" in result_text(message)
     assert looked_up == ["no-such-host.invalid"]
 
 
-async def test_a_host_that_is_not_there_is_an_answer() -> None:
+async def test_unknown_host_is_an_error_result() -> None:
     assert "was not found" in result_text(await fetch("http://no-such-host.invalid/"))
     assert "was not reached" in result_text(await fetch("http://127.0.0.1:1/"))
 
@@ -178,10 +178,10 @@ async def test_a_host_that_is_not_there_is_an_answer() -> None:
         ("::", False),
     ],
 )
-def test_addresses(address: str, *, expected: bool) -> None:
+def test_address_classification(address: str, *, expected: bool) -> None:
     assert is_public_address(address) is expected
 
 
-def test_a_page_that_is_no_html_is_its_own_text() -> None:
+def test_non_html_page_is_returned_unchanged() -> None:
     assert html_to_text("a < b") == "a < b"
     assert html_to_text("<script>x</b></script>y") == "y"

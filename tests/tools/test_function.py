@@ -1,4 +1,4 @@
-"""Tools made of functions: definitions, arguments, injected parameters, results and faults."""
+"""Tools from Python functions: definitions, arguments, injected parameters, results, errors."""
 
 import asyncio
 import threading
@@ -63,14 +63,14 @@ class Centre(pydantic.BaseModel):
 
 
 def schema(function: Any) -> dict[str, Any]:
-    """The schema of the parameters."""
+    """Return the schema of the parameters."""
     return dict(FunctionTool(function).definition.input_schema["properties"])
 
 
 async def call(
     given: Any, arguments: dict[str, Any], workspace: Workspace | None = None
 ) -> Message:
-    """Let a dispatcher run one call, as a session does."""
+    """Run one call through a dispatcher, as a session does."""
     block = ToolUseBlock(id=new_tool_use_id(), name=given.definition.name, input=arguments)
     context = ToolContext(
         session_id=new_session_id(), turn_id="1", cancel=asyncio.Event(), workspace=workspace
@@ -80,7 +80,7 @@ async def call(
 
 
 def text(message: Message) -> str:
-    """The text of a result."""
+    """Return the text of a result."""
     (result,) = message.content
     assert isinstance(result, ToolResultBlock)
     return "".join(part.text for part in result.content if isinstance(part, TextBlock))
@@ -279,7 +279,7 @@ def test_a_type_without_a_json_form_is_refused() -> None:
         FunctionTool(take)
 
 
-def test_names_are_those_that_every_provider_accepts() -> None:
+def test_tool_names_are_valid_for_every_provider() -> None:
     def getWeather() -> None:  # noqa: N802 - the subject of the test
         """Get."""
 
@@ -288,7 +288,7 @@ def test_names_are_those_that_every_provider_accepts() -> None:
     assert Registry(tool(name="get_weather")(getWeather)).get("get_weather") is not None
 
 
-def test_options_take_functions_classes_and_registries() -> None:
+def test_tools_option_accepts_functions_classes_and_registries() -> None:
     def plain(town: str) -> str:
         """Return the town."""
         return town

@@ -1,4 +1,4 @@
-"""Tools of MCP servers, over both transports; needs the official package."""
+"""Tools of MCP servers over both transports; needs the official package."""
 
 import asyncio
 import importlib.util
@@ -85,7 +85,7 @@ async def call_tool(server: McpServer, name: str, /, **arguments: object) -> Mes
 
 
 @needs_mcp
-async def test_tools_are_listed_under_our_names_with_the_worst_effect() -> None:
+async def test_tools_are_listed_with_prefixed_names_and_strongest_effect() -> None:
     async with stdio() as server:
         registry = Registry(*await server.tools())
     assert list(registry)[:2] == ["my_tests___add_numbers", "my_tests___everything"]
@@ -103,7 +103,7 @@ async def test_tools_are_listed_under_our_names_with_the_worst_effect() -> None:
 
 
 @needs_mcp
-async def test_the_hints_of_a_trusted_server_are_believed() -> None:
+async def test_hints_of_trusted_server_are_used() -> None:
     async with stdio(is_trusted=True) as server:
         tools = Registry(*await server.tools()).tools
     assert tools["my_tests___add_numbers"].side_effects is SideEffects.READ
@@ -139,7 +139,7 @@ async def test_every_kind_of_content_becomes_a_block() -> None:
 
 @needs_mcp
 @pytest.mark.row("GX-08")
-async def test_what_a_server_refuses_is_an_answer() -> None:
+async def test_refusal_of_server_is_an_error_result() -> None:
     async with stdio() as server:
         failed = await call_tool(server, "my_tests___fail")
         refused = await call_tool(server, "my_tests___refuse")
@@ -149,7 +149,7 @@ async def test_what_a_server_refuses_is_an_answer() -> None:
 
 
 @needs_mcp
-async def test_a_dead_server_is_an_answer_and_is_started_again() -> None:
+async def test_dead_server_is_an_error_result_and_is_restarted() -> None:
     async with stdio() as server:
         first = result_text(await call_tool(server, "my_tests___pid"))
         dead = await call_tool(server, "my_tests___die")
@@ -165,7 +165,7 @@ async def test_a_dead_server_is_an_answer_and_is_started_again() -> None:
 
 
 @needs_mcp
-async def test_a_server_ends_when_it_is_closed() -> None:
+async def test_server_process_ends_on_close() -> None:
     async with stdio() as server:
         pid = int(result_text(await call_tool(server, "my_tests___pid")))
         os.kill(pid, 0)
@@ -174,7 +174,7 @@ async def test_a_server_ends_when_it_is_closed() -> None:
 
 
 @needs_mcp
-async def test_secrets_of_ours_are_not_given_to_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_keys_are_not_passed_to_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_API_KEY", "canary-0451")
     monkeypatch.setenv("GREETING", "hello")
     async with stdio() as server:
@@ -185,7 +185,7 @@ async def test_secrets_of_ours_are_not_given_to_a_server(monkeypatch: pytest.Mon
 
 
 @needs_mcp
-async def test_a_call_can_be_cancelled_and_the_server_lives_on() -> None:
+async def test_cancelled_call_leaves_server_running() -> None:
     async with stdio() as server:
         dispatcher = permissive_dispatcher(*await server.tools())
         turn = tool_context()
@@ -197,7 +197,7 @@ async def test_a_call_can_be_cancelled_and_the_server_lives_on() -> None:
         assert result_text(await call_tool(server, "my_tests___add_numbers", a=1, b=None)) == "1"
 
 
-async def test_without_the_package_it_is_said_how_to_get_it(
+async def test_missing_package_error_explains_installation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
@@ -207,7 +207,7 @@ async def test_without_the_package_it_is_said_how_to_get_it(
 
 @needs_mcp
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_no_redirect_of_a_server_is_followed(status: int) -> None:
+async def test_redirects_of_http_server_are_not_followed(status: int) -> None:
     arrived: list[str] = []
     requests: list[str] = []
 
@@ -219,7 +219,7 @@ async def test_no_redirect_of_a_server_is_followed(status: int) -> None:
         requests.append(request.path)
         if request.path == "/same":
             arrived.append(request.path)
-        # Elsewhere, and also at the same origin.
+        # To another origin, and to the same one.
         target = "/same" if request.path == "/mcp" else other
         return web.Response(status=status, headers={"Location": target})
 

@@ -1,4 +1,4 @@
-"""Names of MCP tools are valid tool names, and hints count for trusted servers only."""
+"""Names of MCP tools are valid tool names; hints count for trusted servers only."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from tool_helpers import define_tool
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
-def test_any_name_is_valid_in_our_alphabet(server: str, tool: str) -> None:
+def test_any_server_name_gives_valid_tool_name(server: str, tool: str) -> None:
     name = tool_name(server, tool)
     assert len(name) <= MAX_NAME_LENGTH
     assert check_tool(define_tool(name)) == []
@@ -24,7 +24,7 @@ def test_names_are_readable() -> None:
     assert snake_case("ü") == "x"
 
 
-def test_hints_count_for_the_trusted_only() -> None:
+def test_hints_count_for_trusted_servers_only() -> None:
     worst = SideEffects.NETWORK
     reads = {"readOnlyHint": True}
     assert side_effects(reads, is_trusted=False, default=worst) is worst

@@ -1,4 +1,4 @@
-"""Nothing outlives a command: real processes that try to."""
+"""No process outlives its command, tested with real processes that try to."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from tool_helpers import result_text, run_one, tool_context
 
 pytestmark = pytest.mark.anyio
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="there is no subreaper elsewhere")
-# Leaves its parent, its group and its session, as a daemon does, and closes the pipe.
+# Daemonises: leaves its parent, group and session, and closes the pipe.
 DAEMON = """
 import os, sys, time
 for _ in range(2):
@@ -90,10 +90,10 @@ async def test_a_daemon_ends_when_its_command_is_stopped(tmp_path: Path) -> None
 
 @linux_only
 @pytest.mark.parametrize("has_lifeline", [True, False])
-def test_everything_ends_when_metis_is_killed(tmp_path: Path, *, has_lifeline: bool) -> None:
+def test_every_process_ends_when_metis_is_killed(tmp_path: Path, *, has_lifeline: bool) -> None:
     command = ["/bin/sh", "-c", f"{daemon_command(tmp_path)}; echo $$ > {tmp_path}/shell; sleep 99"]
     lifeline, held = os.pipe() if has_lifeline else (None, None)
-    # Stands for metis: it starts the supervisor, and is killed without a chance to clean up.
+    # Replaces metis: it starts the supervisor and is killed without cleaning up.
     parent = subprocess.Popen(  # noqa: S603 - a program of this test
         [
             sys.executable,
@@ -121,7 +121,7 @@ def test_everything_ends_when_metis_is_killed(tmp_path: Path, *, has_lifeline: b
     ("command", "code"),
     [("exit 7", 7), ("kill -TERM $$", -signal.SIGTERM), ("kill -KILL $$", -signal.SIGKILL)],
 )
-async def test_a_command_ends_under_supervision_as_it_would_alone(command: str, code: int) -> None:
+async def test_supervised_command_has_unchanged_exit_status(command: str, code: int) -> None:
     end = await run(
         ProcessCommand(argv=("/bin/sh", "-c", command), environment=child_environment()),
         BoundedOutput(100, 100),
@@ -132,7 +132,7 @@ async def test_a_command_ends_under_supervision_as_it_would_alone(command: str, 
     assert not end.is_stopped
 
 
-async def test_a_program_that_does_not_exist_says_so() -> None:
+async def test_missing_program_is_an_error() -> None:
     output = BoundedOutput(1000, 100)
     command = ProcessCommand(argv=("/nonexistent/program",), environment=child_environment())
     end = await run(command, output, asyncio.Event(), 60)

@@ -58,7 +58,7 @@ async def writes(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
 
 
 def thread(call: ToolUseBlock, result: Message) -> list[Message]:
-    """The conversation that a call and its result are part of."""
+    """Return the conversation of a call and its result."""
     return [
         replace(message, session_id=result.session_id)
         for message in numbered(user("go"), assistant(call), result)
@@ -66,7 +66,7 @@ def thread(call: ToolUseBlock, result: Message) -> list[Message]:
 
 
 @pytest.mark.row("K-098", "K-120", "K-121")
-async def test_the_runner_makes_a_typed_message_of_what_a_tool_gave() -> None:
+async def test_tool_result_becomes_typed_message() -> None:
     call = tool_call("write", path="a.txt")
     (message,) = await permissive_dispatcher(tool_factory("write", writes)).run(
         [call], tool_context()
@@ -84,7 +84,7 @@ async def test_the_runner_makes_a_typed_message_of_what_a_tool_gave() -> None:
 
 
 @pytest.mark.row("K-122")
-async def test_what_a_call_did_to_the_world_is_read_from_its_message() -> None:
+async def test_side_effects_are_stored_in_the_message() -> None:
     call = tool_call("write", path="a.txt")
     (message,) = await permissive_dispatcher(tool_factory("write", writes)).run(
         [call], tool_context()
@@ -121,10 +121,10 @@ async def echo(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
         (None, "hi", None),
     ],
 )
-async def test_every_way_to_approve_a_call_leaves_a_valid_thread(
+async def test_every_approval_outcome_leaves_a_valid_thread(
     answer: Answer | None, expected: str, kind: str | None
 ) -> None:
-    """Yes, no with words of one's own, no, and nobody is asked at all."""
+    """Approved, denied with a reason, denied, and without confirmation."""
 
     async def ask(_: Question) -> Answer:
         assert answer is not None

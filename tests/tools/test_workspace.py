@@ -1,4 +1,4 @@
-"""No path leads out of a workspace, and every file inside can be reached."""
+"""No path leaves a workspace, and every file inside is reachable."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ def links(inside: Path) -> None:
         "a\0b",
     ],
 )
-def test_no_path_leads_out(workspace_dir: Path, path: str) -> None:
+def test_no_path_leaves_the_workspace(workspace_dir: Path, path: str) -> None:
     links(workspace_dir)
     workspace = Workspace(workspace_dir)
     path = path.format(root=workspace_dir)
@@ -66,7 +66,7 @@ def test_no_path_leads_out(workspace_dir: Path, path: str) -> None:
     assert names(workspace_dir.parent / "outside") == ["secret"]
 
 
-def test_errors_name_no_place_outside(workspace_dir: Path) -> None:
+def test_errors_name_no_path_outside(workspace_dir: Path) -> None:
     links(workspace_dir)
     for path in ("to_file", "twice/secret", "absolute"):
         with pytest.raises(WorkspaceError) as refused:
@@ -74,7 +74,7 @@ def test_errors_name_no_place_outside(workspace_dir: Path) -> None:
         assert "outside/" not in str(refused.value)
 
 
-def test_links_inside_work(workspace_dir: Path) -> None:
+def test_links_inside_workspace_are_followed(workspace_dir: Path) -> None:
     (workspace_dir / "one").symlink_to("folder/b.txt")
     (workspace_dir / "folder" / "two").symlink_to("../a.txt")
     (workspace_dir / "three").symlink_to(workspace_dir / "folder")
@@ -101,12 +101,12 @@ def test_links_inside_work(workspace_dir: Path) -> None:
         ("deep/" * 200 + "a", "more than 100 directories"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_words(workspace_dir: Path, path: str, reason: str) -> None:
+def test_unreadable_file_error_is_explained(workspace_dir: Path, path: str, reason: str) -> None:
     os.mkfifo(workspace_dir / "pipe")
     links(workspace_dir)
     (workspace_dir / "deep").mkdir()
     for _ in range(110):
-        # A path of its own for each level would become too long for the system.
+        # A full path per level would exceed the system's limit.
         (workspace_dir / "deep").rename(workspace_dir / "inner")
         (workspace_dir / "deep").mkdir()
         (workspace_dir / "inner").rename(workspace_dir / "deep" / "deep")
@@ -119,7 +119,7 @@ def test_a_larger_file_is_refused(workspace_dir: Path) -> None:
         Workspace(workspace_dir).read_bytes("a.txt", 0)
 
 
-def test_writing_makes_folders_and_keeps_permissions(workspace_dir: Path) -> None:
+def test_write_creates_directories_and_keeps_permissions(workspace_dir: Path) -> None:
     workspace = Workspace(workspace_dir)
     assert workspace.write_bytes("new/deep/c.txt", b"c") == "new/deep/c.txt"
     (workspace_dir / "a.txt").chmod(0o750)
@@ -128,14 +128,14 @@ def test_writing_makes_folders_and_keeps_permissions(workspace_dir: Path) -> Non
     assert names(workspace_dir) == ["a.txt", "folder", "new"]
 
 
-def test_a_file_that_somebody_changed_is_left_alone(workspace_dir: Path) -> None:
+def test_file_changed_by_others_is_not_overwritten(workspace_dir: Path) -> None:
     with pytest.raises(WorkspaceError, match="changed meanwhile"):
         Workspace(workspace_dir).write_bytes("a.txt", b"mine", expected=b"what was there")
     assert (workspace_dir / "a.txt").read_bytes() == b"a"
 
 
 @pytest.mark.parametrize("path", [".git/hooks/pre-commit", ".GIT/config", "link/config"])
-def test_nothing_is_written_where_others_run_it(workspace_dir: Path, path: str) -> None:
+def test_git_directory_is_not_written(workspace_dir: Path, path: str) -> None:
     (workspace_dir / ".git").mkdir()
     (workspace_dir / "link").symlink_to(".git")
     with pytest.raises(WorkspaceError) as refused:
@@ -144,8 +144,8 @@ def test_nothing_is_written_where_others_run_it(workspace_dir: Path, path: str) 
     assert names(workspace_dir / ".git") == []
 
 
-def test_a_folder_that_becomes_a_link_again_and_again_leads_nowhere(workspace_dir: Path) -> None:
-    """Another process replaces a directory by a link to the outside meanwhile."""
+def test_directory_replaced_by_link_does_not_lead_outside(workspace_dir: Path) -> None:
+    """Another process repeatedly replaces a directory by a link to the outside."""
     workspace = Workspace(workspace_dir)
     (workspace_dir.parent / "outside" / "b.txt").write_bytes(SECRET)
     stop = threading.Event()
@@ -159,7 +159,7 @@ def test_a_folder_that_becomes_a_link_again_and_again_leads_nowhere(workspace_di
         while not stop.is_set():
             link.symlink_to("../outside")
             real.rename(aside)
-            # The writer may make the folder anew before the link is there.
+            # The writer may recreate the directory before the link exists.
             with suppress(IsADirectoryError):
                 link.rename(real)
             for path in (link, real):
@@ -188,7 +188,7 @@ def test_a_folder_that_becomes_a_link_again_and_again_leads_nowhere(workspace_di
     assert names(workspace_dir.parent / "outside") == ["b.txt", "secret"]
 
 
-def test_a_file_that_becomes_a_link_after_the_walk_is_not_followed(workspace_dir: Path) -> None:
+def test_file_replaced_by_link_after_check_is_not_followed(workspace_dir: Path) -> None:
     workspace = Workspace(workspace_dir)
     with workspace.resolve("a.txt") as resolved:
         (workspace_dir / "a.txt").unlink()
@@ -199,7 +199,7 @@ def test_a_file_that_becomes_a_link_after_the_walk_is_not_followed(workspace_dir
 
 
 @given(st.lists(st.sampled_from(["..", ".", "", "folder", "up", "to_folder", "a.txt", "/"])))
-def test_any_walk_ends_inside_or_in_an_error(
+def test_any_path_resolves_inside_or_is_an_error(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
     top = tmp_path_factory.getbasetemp() / "walks"
@@ -218,7 +218,7 @@ def test_any_walk_ends_inside_or_in_an_error(
     workspace.close()
 
 
-def test_a_closed_workspace_says_so(workspace_dir: Path) -> None:
+def test_closed_workspace_is_a_typed_error(workspace_dir: Path) -> None:
     workspace = Workspace(workspace_dir)
     workspace.close()
     with pytest.raises(WorkspaceError, match="closed"):
@@ -239,7 +239,7 @@ def test_no_descriptor_is_left_open(workspace_dir: Path) -> None:
 
 
 @pytest.mark.row("M-051")
-def test_a_reference_to_a_file_becomes_its_bytes_and_reaches_the_wire(workspace_dir: Path) -> None:
+def test_file_reference_is_sent_as_bytes(workspace_dir: Path) -> None:
     links(workspace_dir)
     (workspace_dir / "folder" / "p.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     workspace = Workspace(workspace_dir)

@@ -1,3 +1,5 @@
+"""The HTTP client: errors, retries, keys, streams, timeouts and limits."""
+
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -89,7 +91,7 @@ def request_of(adapter: Adapter) -> WireRequest:
 
 
 def responses_in_order(*answers: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Handler:
-    """Return the responses one after the other, and then the last one for ever."""
+    """Return the responses one after the other, then the last one repeatedly."""
     calls = iter(answers)
     current: list[Handler] = []
 
@@ -135,7 +137,7 @@ async def all_events(
         return [event async for event in events]
 
 
-async def test_a_plain_answer() -> None:
+async def test_plain_response() -> None:
     requests: list[web.Request] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -177,7 +179,7 @@ async def test_every_failure_is_a_typed_error(
     assert len(pauses.seconds) == (4 if expected.is_retryable else 0)
 
 
-async def test_a_failure_that_passes_is_tried_again_after_the_stated_delay() -> None:
+async def test_transient_failure_is_retried_after_stated_delay() -> None:
     pauses = RecordedSleep()
     failures: list[tuple[str, int, float | None]] = []
 
@@ -200,7 +202,7 @@ async def test_a_failure_that_passes_is_tried_again_after_the_stated_delay() -> 
     ]
 
 
-async def test_a_delay_that_is_too_long_is_not_waited_for() -> None:
+async def test_too_long_retry_delay_is_not_waited_for() -> None:
     handler = error_response(429, "rate_limit_error", retry_after="3600")
     async with serve(handler) as adapter, Transport(sleep=RecordedSleep()) as client:
         with pytest.raises(RateLimitError) as caught:
@@ -208,7 +210,7 @@ async def test_a_delay_that_is_too_long_is_not_waited_for() -> None:
     assert caught.value.retry_after_s == 3600
 
 
-async def test_another_key_is_used_when_one_asks_too_often() -> None:
+async def test_next_key_is_used_after_rate_limit() -> None:
     used: list[str] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -246,7 +248,7 @@ async def test_a_stream() -> None:
     ],
 )
 @pytest.mark.row("T184")
-async def test_a_stream_is_tried_again_while_nothing_was_seen(first: Handler) -> None:
+async def test_stream_is_retried_before_first_event(first: Handler) -> None:
     handler = responses_in_order(first, stream_response(START, OPEN, TEXT, END))
     async with serve(handler) as adapter, Transport(sleep=RecordedSleep()) as client:
         events = await all_events(client, adapter, request_of(adapter))
@@ -254,7 +256,7 @@ async def test_a_stream_is_tried_again_while_nothing_was_seen(first: Handler) ->
     assert isinstance(events[-1], MessageComplete)
 
 
-async def test_a_stream_that_was_seen_is_never_begun_again() -> None:
+async def test_stream_is_never_retried_after_first_event() -> None:
     calls: list[int] = []
     broken = stream_response(START, OPEN, TEXT, cut=True)
 
@@ -272,7 +274,7 @@ async def test_a_stream_that_was_seen_is_never_begun_again() -> None:
     assert last.message.content == (TextBlock("hi"),)
 
 
-async def test_who_stops_listening_frees_the_connection() -> None:
+async def test_abandoned_stream_frees_the_connection() -> None:
     closed = asyncio.Event()
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -295,7 +297,7 @@ async def test_who_stops_listening_frees_the_connection() -> None:
         await asyncio.wait_for(closed.wait(), 10)
 
 
-async def test_nobody_answers() -> None:
+async def test_refused_connection() -> None:
     adapter = adapters.get("anthropic", base_url="http://127.0.0.1:9")
     keys = Keys({"anthropic": CANARY})
     async with Transport(keys=keys, retry=Retry(attempts=1)) as client:
@@ -305,7 +307,7 @@ async def test_nobody_answers() -> None:
             await all_events(client, adapter, request_of(adapter))
 
 
-async def test_an_answer_without_end_is_cut() -> None:
+async def test_endless_response_is_cut() -> None:
     limits = Limits(response_bytes=10)
     async with (
         serve(json_response(200, ANSWER)) as adapter,
@@ -316,7 +318,7 @@ async def test_an_answer_without_end_is_cut() -> None:
 
 
 @pytest.mark.slow
-async def test_a_silent_provider_is_given_up() -> None:
+async def test_silent_provider_times_out() -> None:
     async def handle(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(5)
         return web.json_response(ANSWER)
@@ -327,7 +329,7 @@ async def test_a_silent_provider_is_given_up() -> None:
             await client.complete(adapter, request_of(adapter), CONTEXT)
 
 
-async def test_a_key_is_never_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+async def test_key_is_never_shown(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     caplog.set_level(logging.DEBUG)
     keys = Keys({"anthropic": CANARY})
     texts = [repr(keys)]
@@ -345,7 +347,7 @@ async def test_a_key_is_never_told(caplog: pytest.LogCaptureFixture, tmp_path: P
     assert CANARY not in "".join([*texts, caplog.text])
 
 
-async def test_without_a_key_the_error_says_how_to_give_one() -> None:
+async def test_missing_key_error_explains_how_to_set_one() -> None:
     keys = Keys(environment={})
     handler = error_response(401, "authentication_error", "x-api-key header is required")
     async with serve(handler) as adapter, Transport(keys=keys) as client:
@@ -353,7 +355,7 @@ async def test_without_a_key_the_error_says_how_to_give_one() -> None:
             await client.complete(adapter, request_of(adapter), CONTEXT)
 
 
-def test_keys_come_from_the_program_the_environment_or_a_file(tmp_path: Path) -> None:
+def test_keys_come_from_argument_environment_or_file(tmp_path: Path) -> None:
     profile = adapters.get("anthropic").profile
     file = tmp_path / "keys.toml"
     file.write_text('[keys]\nanthropic = ["f1", "f2"]\n')
@@ -365,7 +367,7 @@ def test_keys_come_from_the_program_the_environment_or_a_file(tmp_path: Path) ->
     assert Keys(environment={}).next(profile) is None
 
 
-def test_a_file_of_keys_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_world_readable_key_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.write_text('[keys]\nanthropic = "f1"\n')
     file.chmod(0o644)
@@ -373,7 +375,7 @@ def test_a_file_of_keys_that_others_can_read_is_refused(tmp_path: Path) -> None:
         Keys(environment={}, file=file).lookup(adapters.get("anthropic").profile)
 
 
-def test_a_key_that_rests_is_used_again_later() -> None:
+def test_rate_limited_key_is_used_again_later() -> None:
     moment = [0.0]
     keys = Keys({"anthropic": "a,b"}, now=lambda: moment[0])
     profile = adapters.get("anthropic").profile
@@ -396,5 +398,5 @@ def test_a_key_that_rests_is_used_again_later() -> None:
         ({}, None),
     ],
 )
-def test_the_delay_that_a_provider_asks_for(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_delay_of_provider_is_read(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers) == seconds

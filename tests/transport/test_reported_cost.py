@@ -1,4 +1,4 @@
-"""The look-up of what a host charged, against a recorded exchange with OpenRouter."""
+"""Look-up of the cost that a host charged, with a recorded exchange of OpenRouter."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -35,7 +35,7 @@ def answer(response_id: str | None = RESPONSE_ID) -> Message:
 
 
 class Host:
-    """A server that plays recorded responses, and records requests and waits."""
+    """A server that replays recorded responses, and records requests and waits."""
 
     def __init__(self, *responses: tuple[int, Any]) -> None:
         self.responses = list(responses)
@@ -68,7 +68,7 @@ class Host:
 
 
 @pytest.mark.row("A-032")
-async def test_the_amount_is_kept_beside_our_cost() -> None:
+async def test_reported_cost_is_stored_separately_from_computed_cost() -> None:
     host = Host((200, EXCHANGE["response"]))
     async with host.serve() as (client, adapter):
         priced = await client.look_up_cost(adapter, answer())
@@ -79,7 +79,7 @@ async def test_the_amount_is_kept_beside_our_cost() -> None:
 
 
 @pytest.mark.row("A-032")
-async def test_a_host_that_does_not_know_the_response_yet_is_asked_again() -> None:
+async def test_look_up_is_repeated_until_host_has_the_response() -> None:
     missing = {"error": {"message": "Generation not found", "code": 404}}
     host = Host((404, missing), (404, missing), (200, EXCHANGE["response"]))
     async with host.serve() as (client, adapter):
@@ -94,7 +94,7 @@ async def test_a_host_that_does_not_know_the_response_yet_is_asked_again() -> No
     assert host.waits_s == [1.0, 2.0, 4.0]
 
 
-async def test_an_id_stays_one_value_of_the_query() -> None:
+async def test_response_id_is_escaped_in_query() -> None:
     data = {"data": {"id": "a&b=c#d", "total_cost": 1}}
     host = Host((200, data))
     async with host.serve() as (client, adapter):
@@ -105,14 +105,14 @@ async def test_an_id_stays_one_value_of_the_query() -> None:
 @pytest.mark.parametrize(
     "data", [{"id": "other", "total_cost": 1}, {"id": RESPONSE_ID, "total_cost": -1}, None]
 )
-async def test_an_amount_of_another_response_is_refused(data: Any) -> None:
+async def test_cost_of_another_response_is_refused(data: Any) -> None:
     host = Host((200, {"data": data}))
     async with host.serve() as (client, adapter):
         with pytest.raises(OtherProviderError, match=RESPONSE_ID):
             await client.look_up_cost(adapter, answer())
 
 
-async def test_what_has_no_cost_is_not_looked_up() -> None:
+async def test_response_without_cost_is_not_looked_up() -> None:
     async with Transport() as client:
         with pytest.raises(InvalidRequestError, match="no look-up"):
             await client.look_up_cost(adapters.get("groq"), answer())

@@ -1,4 +1,4 @@
-"""Bodies without end and compressed bodies: each side is counted, and what came is stored."""
+"""Endless and compressed bodies: limits count both sizes, and partial content is stored."""
 
 import asyncio
 import gzip
@@ -42,7 +42,7 @@ def anyio_backend() -> str:
 
 
 class Sender:
-    """Sends chunks until the client goes away, and counts them."""
+    """Sends chunks until the client disconnects, and counts them."""
 
     def __init__(self, chunks: Callable[[], AsyncIterator[bytes]], encoding: str = "") -> None:
         self.sent = 0
@@ -115,7 +115,7 @@ def gzip_in_two_members(data: bytes) -> bytes:
     ],
     ids=["plain", "identity", "gzip", "deflate", "deflate without header", "two members"],
 )
-async def test_a_compressed_stream_is_read_as_it_comes(
+async def test_compressed_stream_is_decoded_incrementally(
     encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
     data = compress(HEAD + TEXT % b"hi" + TEXT % (b"x" * 200_000) + END)
@@ -126,7 +126,7 @@ async def test_a_compressed_stream_is_read_as_it_comes(
     assert text_of(events[-1]) == "hi" + "x" * 200_000
 
 
-async def test_a_small_body_that_decompresses_to_a_large_one_is_cut() -> None:
+async def test_decompression_bomb_is_cut() -> None:
     bomb = gzip.compress(HEAD + TEXT % b"first" + TEXT % b"x" * 100_000)
     assert len(bomb) < 60_000
     events = await receive(
@@ -144,7 +144,7 @@ async def test_a_small_body_that_decompresses_to_a_large_one_is_cut() -> None:
 
 
 @pytest.mark.parametrize("limit", ["received_bytes", "events", "text_bytes", "body_bytes"])
-async def test_a_stream_without_end_is_ended_and_no_longer_read(limit: str) -> None:
+async def test_endless_stream_is_ended_and_not_read_further(limit: str) -> None:
     async def endless() -> AsyncIterator[bytes]:
         yield HEAD
         while True:
@@ -157,11 +157,11 @@ async def test_a_stream_without_end_is_ended_and_no_longer_read(limit: str) -> N
     assert end.error_class == "ResponseLimitError"
     assert "20,000" in end.text
     assert text_of(end).startswith("word word")
-    # What sockets buffer, but not without end.
+    # Bounded by what sockets buffer.
     assert sender.sent < 50_000_000
 
 
-async def test_what_follows_a_complete_response_is_not_read_for_ever() -> None:
+async def test_bytes_after_complete_response_are_not_read_endlessly() -> None:
     async def endless() -> AsyncIterator[bytes]:
         yield HEAD + TEXT % b"hi" + END
         while True:
@@ -204,7 +204,7 @@ BODIES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-async def test_what_came_of_a_plain_response_that_is_too_long_is_in_the_error(name: str) -> None:
+async def test_error_of_oversized_plain_response_has_partial_content(name: str) -> None:
     body = BODIES[name] % (b"word " * 4000)
     async with (
         serve(Sender(lambda: chunks_of(body)), name) as adapter,
@@ -222,7 +222,7 @@ async def test_what_came_of_a_plain_response_that_is_too_long_is_in_the_error(na
 
 
 async def test_other_tasks_run_while_a_large_body_is_decompressed() -> None:
-    """Between two pieces of 64 kB the loop goes on, however much one chunk holds."""
+    """The loop runs between two pieces of 64 kB, however large one chunk is."""
     size = 4 * LARGE_BYTES
     bomb = gzip.compress(HEAD + b"".join([TEXT % b"word"] * (size // len(TEXT))) + END)
     rounds = 0

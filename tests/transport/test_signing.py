@@ -1,4 +1,4 @@
-"""Signatures for AWS, judged by the numbers that AWS publishes and by its own library."""
+"""AWS signatures, compared with published examples and botocore."""
 
 from datetime import UTC, datetime
 
@@ -26,8 +26,8 @@ URLS = [
 ]
 
 
-def test_the_published_example_has_its_published_signature() -> None:
-    """`post-vanilla` of the test suite for Signature Version 4."""
+def test_published_example_has_published_signature() -> None:
+    """`post-vanilla` of the Signature Version 4 test suite."""
     given = sign(
         "POST",
         "https://example.amazonaws.com/",
@@ -49,7 +49,7 @@ def test_the_published_example_has_its_published_signature() -> None:
 
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize("token", [None, "dG9rZW4="])
-def test_the_library_of_aws_signs_the_same(url: str, token: str | None) -> None:
+def test_signatures_equal_those_of_botocore(url: str, token: str | None) -> None:
     auth = pytest.importorskip("botocore.auth")
     request_type = pytest.importorskip("botocore.awsrequest").AWSRequest
     keys = pytest.importorskip("botocore.credentials").Credentials(ID, SECRET, token)
@@ -67,13 +67,13 @@ def test_the_library_of_aws_signs_the_same(url: str, token: str | None) -> None:
     assert given["authorization"].endswith(f"Signature={signature}")
 
 
-def test_a_region_is_read_from_the_address() -> None:
+def test_region_is_read_from_url() -> None:
     regions = ["us-east-1", "eu-central-1", "us-gov-west-1"]
     assert [region_of(url) for url in URLS] == regions
     assert region_of("http://127.0.0.1:8080/model") == "us-east-1"
 
 
-def test_only_an_id_with_its_secret_signs() -> None:
+def test_signing_requires_id_and_secret() -> None:
     assert read_credentials("ABSKQmVkcm9ja0FQSUtleS0x") is None
     assert read_credentials("short:secret") is None
     token = ID.lower()
@@ -82,7 +82,7 @@ def test_only_an_id_with_its_secret_signs() -> None:
     assert SECRET not in repr(events)
 
 
-def test_the_pair_of_the_environment_is_a_key_of_bedrock_only() -> None:
+def test_aws_environment_variables_are_used_for_bedrock_only() -> None:
     environment = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
     keys = Keys(environment=environment)
     bedrock = adapters.get("bedrock").profile
@@ -100,8 +100,8 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.anyio
-async def test_a_signed_request_is_answered_in_frames() -> None:
-    """Over a real connection: the path and the headers arrive as they were signed."""
+async def test_signed_request_over_real_connection() -> None:
+    """The path and the headers arrive as they were signed; the response has frames."""
     requests: list[web.Request] = []
     context = RequestContext(session_id="sess_signed")
     message = adapters.get("bedrock").from_wire_response(
@@ -160,7 +160,7 @@ async def test_a_signed_request_is_answered_in_frames() -> None:
     assert request.headers["authorization"] == again["authorization"]
 
 
-def test_a_secret_is_taken_out_of_words() -> None:
+def test_secret_is_removed_from_texts() -> None:
     error = AuthenticationError(f"no access for {SECRET}")
     hide_key(error, f"{ID}:{SECRET}")
     assert error.text == "no access for [key]"

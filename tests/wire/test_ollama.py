@@ -225,7 +225,7 @@ def body_to(*messages: Message, model: str | None = None, **options: Any) -> Any
 
 
 @pytest.mark.row("T33")
-def test_arguments_are_always_sent_as_object() -> None:
+def test_arguments_are_always_an_object() -> None:
     _, (as_text,), _ = blocks(REQUESTS["arguments as text"])
     assert as_text.input == {"a": 1}
     _, (broken,), _ = blocks(REQUESTS["broken arguments"])

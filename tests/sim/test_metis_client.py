@@ -1,4 +1,4 @@
-"""The metis transport with the simulator: every adapter, every fault, complete conversations."""
+"""The metis transport with the simulator: every adapter, every fault, whole conversations."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -51,7 +51,7 @@ async def sim() -> AsyncGenerator[Simulator]:
 
 
 class Exchange:
-    """A conversation with one adapter, which swaps can change."""
+    """A conversation through one adapter, which can be swapped."""
 
     def __init__(self, sim: Simulator, transport: Transport) -> None:
         self._sim = sim
@@ -122,7 +122,7 @@ async def test_a_conversation_with_tools(talk: Exchange, name: str) -> None:
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("prompt", ["hello", "Read a.txt and b.txt", "40 words"])
-async def test_a_stream_gives_what_the_plain_answer_gives(
+async def test_stream_gives_message_of_plain_response(
     talk: Exchange, name: str, prompt: str
 ) -> None:
     talk.add(Role.USER, TextBlock(prompt))
@@ -145,7 +145,9 @@ async def test_a_stream_gives_what_the_plain_answer_gives(
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-async def test_a_swap_in_the_middle_is_taken_by_every_provider(talk: Exchange, name: str) -> None:
+async def test_swap_during_conversation_is_accepted_by_every_provider(
+    talk: Exchange, name: str
+) -> None:
     image = ImageBlock(ImageSource("base64", png_base64()), "image/png")
     for other in PROTOCOLS:
         talk.add(Role.USER, image, TextBlock("Read a.txt and b.txt, my name is Ada."))
@@ -158,7 +160,7 @@ async def test_a_swap_in_the_middle_is_taken_by_every_provider(talk: Exchange, n
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("status", [429, 500, 529])
-async def test_what_may_pass_is_tried_again(
+async def test_transient_errors_are_retried(
     talk: Exchange, sim: Simulator, name: str, status: int
 ) -> None:
     talk.add(Role.USER, TextBlock(f"say well, sim: {status} 1 x2"))
@@ -179,7 +181,7 @@ async def test_what_may_pass_is_tried_again(
         ("sim: error", ProviderError),
     ],
 )
-async def test_what_stays_is_a_typed_error(
+async def test_permanent_errors_are_typed(
     talk: Exchange, name: str, prompt: str, error: type[ProviderError]
 ) -> None:
     talk.add(Role.USER, TextBlock(prompt))
@@ -191,7 +193,9 @@ async def test_what_stays_is_a_typed_error(
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("prompt", ["40 words, sim: cut", "40 words, sim: error"])
-async def test_a_stream_that_breaks_keeps_what_came(talk: Exchange, name: str, prompt: str) -> None:
+async def test_truncated_stream_keeps_partial_content(
+    talk: Exchange, name: str, prompt: str
+) -> None:
     talk.add(Role.USER, TextBlock(prompt))
     events = await talk.stream(name)
     end = events[-1]
@@ -204,7 +208,7 @@ async def test_a_stream_that_breaks_keeps_what_came(talk: Exchange, name: str, p
 
 
 @pytest.mark.parametrize("name", [n for n in PROTOCOLS if n not in ("gemini", "ollama")])
-async def test_malformed_arguments_are_never_taken_for_input(talk: Exchange, name: str) -> None:
+async def test_malformed_arguments_are_never_an_input(talk: Exchange, name: str) -> None:
     talk.add(Role.USER, TextBlock("sim: malformed"))
     events = await talk.stream(name)
     end = events[-1]
@@ -215,7 +219,7 @@ async def test_malformed_arguments_are_never_taken_for_input(talk: Exchange, nam
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-async def test_an_empty_and_a_slow_answer_are_answers(talk: Exchange, name: str) -> None:
+async def test_empty_and_slow_responses_are_accepted(talk: Exchange, name: str) -> None:
     talk.add(Role.USER, TextBlock("sim: empty"))
     assert isinstance((await talk.stream(name))[-1], MessageComplete)
     talk.history.clear()
@@ -224,7 +228,7 @@ async def test_an_empty_and_a_slow_answer_are_answers(talk: Exchange, name: str)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-async def test_the_limit_of_an_answer_is_kept(talk: Exchange, name: str) -> None:
+async def test_max_tokens_is_respected(talk: Exchange, name: str) -> None:
     talk.add(Role.USER, TextBlock("100 words"))
     answer = await talk.complete(name, AdapterOptions(max_output_tokens=20))
     assert answer.metadata.stop_reason is StopReason.MAX_TOKENS
@@ -232,7 +236,7 @@ async def test_the_limit_of_an_answer_is_kept(talk: Exchange, name: str) -> None
     assert answer.metadata.usage.output_tokens == 20
 
 
-async def test_a_thought_goes_back_with_its_signature(talk: Exchange) -> None:
+async def test_thinking_is_sent_back_with_its_signature(talk: Exchange) -> None:
     native: Any = {"anthropic": {"thinking": {"type": "adaptive"}, "max_tokens": 3000}}
     options = AdapterOptions(native=native, max_output_tokens=3000)
     talk.add(Role.USER, TextBlock("Read a.txt"))
