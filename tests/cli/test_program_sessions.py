@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -214,3 +215,38 @@ def test_keys_of_every_form_are_removed(text: str) -> None:
     assert found.kind == "key"
     assert b"[key removed]" in data
     assert redact(data)[1] == []
+
+
+def test_programs_whose_sessions_are_only_read_are_listed(home: Path) -> None:
+    moment = "2026-05-08T10:00:00.000Z"
+    text = [{"type": "text", "text": "which owls?"}]
+    start = {"sessionId": "s1", "context": {"cwd": "/work/lynx"}}
+    copilot = [
+        {"type": "session.start", "data": start, "timestamp": moment},
+        {"type": "user.message", "data": {"content": "which owls?"}, "timestamp": moment},
+    ]
+    qwen = {"uuid": "u", "parentUuid": None, "sessionId": "q1", "cwd": "/work/lynx", "type": "user"}
+    message = {"role": "user", "content": text}
+    files: dict[str, list[Any]] = {
+        ".copilot/session-state/s1/events.jsonl": copilot,
+        ".cursor/projects/p/agent-transcripts/c1/c1.jsonl": [{"role": "user", "message": message}],
+        ".qwen/projects/p/chats/q1.jsonl": [qwen | {"message": {"role": "user", "parts": text}}],
+        ".kimi-code/sessions/p/k1/agents/main/wire.jsonl": [
+            {"type": "context.append_message", "message": message, "time": 1785613801001}
+        ],
+        ".config/Code/User/globalStorage/saoudrizwan.claude-dev/tasks/17/"
+        "api_conversation_history.json": [[message | {"ts": 1785613801001}]],
+    }
+    for name, records in files.items():
+        path = home / name
+        path.parent.mkdir(parents=True)
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rows = json.loads(run("sessions", "--all", "--json").stdout)
+    others = [row for row in rows if row["program"] not in ("claude", "codex")]
+    assert {row["program"] for row in others} == {"copilot", "cursor", "qwen", "kimi", "cline"}
+    assert {row["title"] for row in others} == {"which owls?"}
+    # A session of another folder is not handed over; a transcript without a folder is nobody's.
+    handed = run("handoff", "claude", "--home", str(home), "--cwd", "/work/lynx", "--json")
+    assert json.loads(handed.stdout)["path"].endswith(".jsonl")
+    done = CliRunner().invoke(cli, ["handoff", "pi", "--home", str(home), "--cwd", "/work/none"])
+    assert "no program has a session" in done.stderr

@@ -150,8 +150,10 @@ def _newest_of(one: Program, root: Path, cwd: Path) -> CurrentFile | None:
         # The name of the directory says which folder the sessions are of.
         pattern = f"{claude_directory(str(cwd))}/*.jsonl"
     files = [(path.stat().st_mtime, path) for path in root.glob(pattern) if path.is_file()]
+    # Only of programs that store no folder beside it is a file without one that of any folder.
+    accepted = (str(cwd),) if one.place is None else (str(cwd), None)
     for changed_at, path in sorted(files, reverse=True)[:_MAX_OPENED]:
-        if _cwd_of(Source(path)) in (str(cwd), None):
+        if _cwd_of(Source(path)) in accepted:
             return CurrentFile(one, path, changed_at)
     return None
 
@@ -159,7 +161,8 @@ def _newest_of(one: Program, root: Path, cwd: Path) -> CurrentFile | None:
 def _cwd_of(source: Source) -> str | None:
     """Return the folder that a session file names first; None if it names none."""
     for record in source.sample_records(50):
-        for fields in (maybe_object(record.get("payload")), record):
+        context = maybe_object(maybe_object(record.get("data")).get("context"))
+        for fields in (maybe_object(record.get("payload")), context, record):
             for key in ("cwd", "directory"):
                 folder = maybe_text(fields.get(key))
                 if folder is not None:

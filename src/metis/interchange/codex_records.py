@@ -25,7 +25,7 @@ from metis.interchange.session_format import RecordFormat, RecordWriter
 from metis.interchange.source import ForeignRecord, Source
 from metis.projection.loss import Change
 from metis.store.entries import CompactionEntry, KnownEntry, MessageEntry, RewindEntry
-from metis.wire.json_access import Wire, maybe_object, maybe_text
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_responses.blocks import encode_parts
 from metis.wire.openai_responses.items import encode_items
 from metis.wire.openai_responses.tool_calls import CallIndex
@@ -262,10 +262,20 @@ def normal_item(item: Wire) -> Wire:
         output = maybe_object(item["output"])
         text = maybe_text(output.get("output")) or maybe_text(output.get("content"))
         return {**item, "output": _write(output).decode() if text is None else text}
+    if kind == "message" and item.get("role") == "assistant":
+        # An empty part of another kind would make the whole item one that nobody else can read.
+        parts = [part for part in maybe_list(item.get("content")) if not _is_empty_part(part)]
+        item = {**item, "content": parts} if isinstance(item.get("content"), list) else item
     if kind is None and "role" in item:
         content = item.get("content", item.get("message", ""))
         return {"type": "message", "role": item["role"], "content": content}
     return {key: value for key, value in item.items() if key not in ("timestamp", "created_at")}
+
+
+def _is_empty_part(part: Any) -> bool:
+    fields = maybe_object(part)
+    named = {key for key, value in fields.items() if value is not None} - {"type", "detail"}
+    return bool(fields) and not named
 
 
 def _items(message: Message, writer: RecordWriter) -> Iterator[Any]:

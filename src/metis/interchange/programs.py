@@ -147,6 +147,46 @@ PROGRAMS: Sequence[Program] = (
         _pi_place,
         ("pi", "--session", "{path}"),
     ),
+    # Sessions of the others are only read.
+    Program(
+        "codex-archive",
+        "codex",
+        _directory("CODEX_HOME", ".codex", below=("archived_sessions",)),
+        "**/rollout-*.jsonl*",
+    ),
+    Program(
+        "copilot",
+        "copilot-cli",
+        _directory("COPILOT_HOME", ".copilot", below=("session-state",)),
+        "*/events.jsonl",
+    ),
+    Program(
+        "cursor",
+        "cursor",
+        _directory("", ".cursor", below=("projects",)),
+        "*/agent-transcripts/*/*.jsonl",
+    ),
+    *(
+        Program(
+            name,
+            "cline",
+            _directory("XDG_CONFIG_HOME", ".config", below=(editor, "User", "globalStorage")),
+            f"{extension}/tasks/*/api_conversation_history.json",
+        )
+        for name, extension in (
+            ("cline", "saoudrizwan.claude-dev"),
+            ("roo", "rooveterinaryinc.roo-cline"),
+            ("kilo", "kilocode.kilo-code"),
+        )
+        for editor in ("Code", "Code - Insiders", "VSCodium", "Cursor")
+    ),
+    Program("qwen", "qwen-code", _directory("", ".qwen"), "projects/*/chats/*.jsonl"),
+    Program(
+        "kimi",
+        "kimi",
+        _directory("KIMI_CODE_HOME", ".kimi-code", below=("sessions",)),
+        "*/*/agents/main/wire.jsonl",
+    ),
 )
 """The programs whose sessions are on this machine."""
 

@@ -123,9 +123,12 @@ class _Facts:
                 self._note(record)
 
     def _note(self, record: Wire) -> None:
+        data = maybe_object(record.get("data"))
         for fields in (
             maybe_object(record.get("payload")),
             maybe_object(record.get("info")),
+            data,
+            maybe_object(data.get("context")),
             record,
         ):
             for key in ("cwd", "directory"):
@@ -137,7 +140,9 @@ class _Facts:
 
 
 def _records(value: Any) -> Iterator[Wire]:
-    if isinstance(value, dict):
+    if isinstance(value, list):
+        yield from map(maybe_object, maybe_list(value)[:_MAX_RECORDS])
+    elif isinstance(value, dict):
         record = maybe_object(value)
         yield record
         for name in ("messages", "loglines"):
@@ -146,15 +151,17 @@ def _records(value: Any) -> Iterator[Wire]:
 
 def _prompt(record: Wire) -> str:
     """Return the first line of a record that is a prompt of the user; else an empty text."""
+    data = maybe_object(record.get("data"))
     candidates: tuple[Mapping[str, Any], ...] = (
         maybe_object(record.get("payload")),
         maybe_object(record.get("message")),
+        {**data, "role": "user"} if record.get("type") == "user.message" else {},
         record,
     )
     for fields in candidates:
         if "user" not in (fields.get("role"), fields.get("type")):
             continue
-        content = fields.get("content")
+        content = fields.get("content", fields.get("parts"))
         parts = [content] if isinstance(content, str) else maybe_list(content)
         for part in parts:
             text = part if isinstance(part, str) else maybe_text(maybe_object(part).get("text"))

@@ -17,6 +17,7 @@ from metis.store.entries import (
     MessageEntry,
     SidecarEntry,
 )
+from metis.wire.json_access import maybe_object
 
 _ALL = 1_000_000
 
@@ -54,11 +55,11 @@ def _is_counted(message: Message, counted: set[str]) -> bool:
     file that it is a copy of.
     """
     origin, external = message.metadata.origin, message.metadata.external
-    if origin is None or not origin.startswith("import:"):
+    # Other programs name responses within a session only.
+    if origin not in ("import:claude-code", "import:codex"):
         return False
-    data = (external or {}).get(origin.removeprefix("import:"))
-    stored: object = data.get("response") if isinstance(data, dict) else None
-    response = message.metadata.response_id or stored
+    data = maybe_object((external or {}).get(origin.removeprefix("import:")))
+    response = message.metadata.response_id or data.get("response")
     if not isinstance(response, str):
         return False
     key = f"{origin} {response}"
