@@ -52,6 +52,13 @@ def echo_notice(text: str, *, dim: bool = False) -> None:
     echo(style(text, dim=dim), err=True)
 
 
+def end_interrupted_line() -> None:
+    """Start a new line on a terminal, which shows ^C where a server was stopped."""
+    stream = _stream(is_error=True)
+    if stream is not None and stream.isatty():
+        echo(err=True)
+
+
 def has_colour(stream: TextIO) -> bool:
     """Return whether styles are written to a stream: only to a terminal, unless NO_COLOR is set."""
     return stream.isatty() and not os.environ.get("NO_COLOR")

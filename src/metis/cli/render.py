@@ -132,7 +132,7 @@ def first_code(text: str) -> str:
 def loss_line(loss: Loss, numbers: Mapping[str, int]) -> str:
     """Return a loss as one line; `numbers` gives the position of each message by its id."""
     number = numbers.get(loss.message_id)
-    location = loss.path if number is None else f"message {number} {loss.path}"
+    location = loss.path if number is None else f"message {number} {loss.path}".removesuffix(" $")
     return f"{loss.change}: {loss.block_type} at {location}: {loss.reason}"
 
 

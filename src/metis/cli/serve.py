@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import SettingsError
-from metis.cli.output import EchoHandler, echo
+from metis.cli.output import EchoHandler, echo, end_interrupted_line
 from metis.gateway.clients import client_setups
 from metis.gateway.config import (
     NO_STORE,
@@ -90,6 +90,7 @@ def run_gateway(options: ServeOptions, *, verbose: bool) -> int:
     try:
         if config.workers == 1:
             run(config)
+            end_interrupted_line()
             return 0
         # The port is reserved here, so that all workers get the same one.
         reserved = server.listening_socket(config, shares_port=True)
@@ -98,7 +99,9 @@ def run_gateway(options: ServeOptions, *, verbose: bool) -> int:
         raise SettingsError(reason, place="--port") from None
     config = replace(config, port=reserved.getsockname()[1])
     _print_start(config, config.port, None)
-    return server.Workers(config.workers, lambda: run(config, is_first=False)).serve()
+    code = server.Workers(config.workers, lambda: run(config, is_first=False)).serve()
+    end_interrupted_line()
+    return code
 
 
 def make_gateway(config: GatewayConfig) -> Any:

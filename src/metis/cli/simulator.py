@@ -12,7 +12,7 @@ import click
 
 from metis.canonical.blocks import ThinkingBlock
 from metis.canonical.message import Message, Role
-from metis.cli.output import echo
+from metis.cli.output import echo, end_interrupted_line
 from metis.cli.render import render_block
 from metis.cli.text import count, fold, format_usd, screen_width, style, truncate, unstyled
 from metis.cli.trace import trace_steps
@@ -236,6 +236,7 @@ async def _serve(*, port: int, is_strict: bool) -> None:
     async with Simulator(port=port, settings=Settings(strict=is_strict)) as simulator:
         echo(_GREETING.format(url=simulator.base_url))
         await stopped.wait()
+        end_interrupted_line()
 
 
 _GREETING = """\

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metis.canonical.errors import NoTurnError, SettingsError
 from metis.canonical.ids import new_session_id
 from metis.canonical.message import Message
-from metis.cli.output import echo
+from metis.cli.output import echo, end_interrupted_line
 from metis.events import SqliteTrace
 from metis.session.library import Metis
 from metis.session.options import SIMULATED_MODEL, Options
@@ -39,6 +39,7 @@ def run_web(store: str | None, port: int, *, opens_browser: bool) -> int:
     try:
         asyncio.run(_serve(store, listening, token, address, opens_browser=opens_browser))
     except KeyboardInterrupt:
+        end_interrupted_line()
         return 130
     finally:
         listening.close()

@@ -255,7 +255,9 @@ def loss_rows(losses: Iterable[Loss], width: int, max_kinds: int = MAX_LOSS_KIND
     rows: list[Text] = []
     for (block_type, reason), number in kinds.most_common(max_kinds):
         name = count(number, _KIND_NAMES.get(block_type, block_type))
-        text = Text.assemble(f"{name}: ", (visible_controls(reason), "dim"))
+        # The row names the kind already.
+        fault = reason.removeprefix(f"{block_type} is ")
+        text = Text.assemble(f"{name}: ", (visible_controls(fault), "dim"))
         first, *others = wrap(text, width - 4)
         rows += [Text.assemble(("  · ", "dim"), first), *prefix_rows("    ", others)]
     if len(kinds) > max_kinds:
