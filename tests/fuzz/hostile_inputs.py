@@ -1,7 +1,7 @@
 """Hostile inputs of any size for every parser and renderer, by name.
 
-Each case is a function of a number: it prepares an input of that many parts, and returns the work
-of reading or writing it. The limits of responses do not apply, so that growth is visible.
+Each case is a function of a number: it prepares an input of that many parts and returns the work of
+reading or writing it. The limits of responses do not apply, so that growth is visible.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ _RECORD = SessionRecord(
 
 
 def _suppressed(function: Callable[..., object], *arguments: object) -> Work:
-    """Return work whose typed errors are as good as a value."""
+    """Return work that ignores typed errors."""
 
     def run() -> None:
         with contextlib.suppress(MetisError):
@@ -64,7 +64,7 @@ def _body(wire: object) -> bytes:
     return json.dumps(wire).encode()
 
 
-# Texts that a parser may rescan at every mark.
+# Texts that a parser may rescan at every delimiter.
 TEXTS: dict[str, Callable[[int], str]] = {
     "words": lambda n: "word " * n,
     "one word": lambda n: "x" * 4 * n,

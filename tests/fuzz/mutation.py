@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
 
 class Seed:
-    """An input that a target reads without an error, with the places of its parts."""
+    """An input that a target reads without an error, with the positions of its parts."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -28,9 +28,9 @@ MAX_GROWTH = 20
 ROOM = 8_000_000
 """Memory that an input of any size may need: caches, compiled patterns."""
 _MEASURED = 2_000
-"""Each so many inputs one is measured, because measuring memory takes time."""
+"""One in this many inputs is measured, because measuring memory takes time."""
 _AMPLIFIED = 20_000
-"""Each so many inputs one is long."""
+"""One in this many inputs is long."""
 _PER_PLACE = 2
 """How many inputs are stored that fail at the same place."""
 _BATCH = 200
@@ -121,7 +121,7 @@ class Campaign:
             yield self._mutator.amplified() if is_long else self._mutator.next()
 
     def _run_input(self, data: bytes) -> None:
-        # Measuring memory makes work slow: a time is taken without it.
+        # Measuring memory slows the work down, so time is measured without it.
         is_measured, is_long = self.count % _MEASURED == 0, self.count % _AMPLIFIED == 0
         fault = None if is_measured and not is_long else fault_of(self._run, data)
         if fault is None and is_measured:

@@ -58,7 +58,7 @@ CONTEXT = RequestContext(session_id="sess_fuzz", tools=("f", "look"))
 _CUTS = (7, 64, 256, *(4096,) * 6, *(1 << 20,) * 6)
 """The sizes of chunks, by the length of an input: small ones cost most and find little more."""
 _FULL_CHECK = 8
-"""Of so many inputs, by their length, one message is stored, read and sent again."""
+"""One in this many inputs, by length, has a message stored, read and sent again."""
 _WIDTH = 60
 _RECORD = SessionRecord(
     id="sess_42", workspace_path="/w", schema_version=1, created_at=NOW, updated_at=NOW
@@ -153,7 +153,7 @@ def read_export(data: bytes) -> None:
 
 
 def _entries(data: bytes) -> list[AnyEntry]:
-    """Return an export of metis; what is none is the text of messages."""
+    """Return an export of metis; any other input becomes the text of messages."""
     if data[:1] == b"{":
         return list(read_transcript(data.splitlines()).entries)
     text = data.decode(errors="replace")

@@ -17,14 +17,14 @@ from fuzz.hostile_inputs import CASES
 
 BASE = 25
 MOST = 12
-"""By how much the work may grow for eight times the input; it is sixty-four if it is quadratic."""
+"""The allowed growth of work for eight times the input; quadratic work grows by 64."""
 MOST_DOUBLED = 2.8
-"""And for twice the input, of four if it is quadratic."""
+"""The allowed growth for twice the input; quadratic work grows by 4."""
 ROOM = 3_000
 TIMED_BASE = 1_000
 MOST_TIME = 24
 LEAST_SECONDS = 0.3
-"""A work that takes less at eight times the size is not judged."""
+"""Work below this amount at eight times the size is not compared."""
 QUICK = [name for number, name in enumerate(CASES) if number % 8 == 0 or " stream: " in name]
 
 
@@ -61,13 +61,13 @@ def check_lines(name: str, base: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if not name.startswith(("chat", "diff"))])
-def test_lines_of_python(name: str) -> None:
+def test_line_count_grows_linearly(name: str) -> None:
     check_lines(name, BASE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_lines_of_python_for_every_parser_and_renderer(name: str) -> None:
+def test_line_count_grows_linearly_for_every_parser_and_renderer(name: str) -> None:
     check_lines(name, 160)
 
 
@@ -80,7 +80,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 # Times depend on the load of the machine, so that this runs with `make fuzz` and not in CI.
 @pytest.mark.fuzz
 @pytest.mark.parametrize("name", CASES)
-def test_time_in_c(name: str) -> None:
+def test_cpu_time_grows_linearly(name: str) -> None:
     case = CASES[name]
     case(TIMED_BASE)()
     long = cpu_seconds(case(8 * TIMED_BASE))

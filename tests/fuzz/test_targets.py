@@ -1,4 +1,4 @@
-"""A short and repeatable share of the fuzz runs, and every input that once was a fault."""
+"""A short, repeatable part of the fuzz runs, and every input that once was a fault."""
 
 import logging
 import random
@@ -39,7 +39,7 @@ def test_every_decoder_importer_and_writer_is_a_target() -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_seeds_are_read(name: str) -> None:
+def test_seeds_are_decoded(name: str) -> None:
     target = TARGETS[name]
     seeds = target.seeds()[-20:]
     read = sum(_is_read(name, target.pack(data) if target.pack else data) for data in seeds)
@@ -67,7 +67,7 @@ def test_changed_inputs_give_a_value_or_a_typed_error(name: str) -> None:
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("name", TARGETS)
-def test_inputs_that_differ_in_every_run(name: str) -> None:
+def test_random_inputs_give_a_value_or_a_typed_error(name: str) -> None:
     campaign = Campaign(
         name,
         seed=random.randrange(1 << 32),  # noqa: S311 - not for security
@@ -78,7 +78,7 @@ def test_inputs_that_differ_in_every_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_inputs_that_once_were_a_fault(path: object) -> None:
+def test_former_faults_give_a_value_or_a_typed_error(path: object) -> None:
     assert isinstance(path, type(REGRESSIONS))
     fault = growth_of(TARGETS[path.parent.name].run, path.read_bytes())
     assert fault is None, fault
@@ -87,7 +87,7 @@ def test_inputs_that_once_were_a_fault(path: object) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [b"\n", b"x\n", b'"', b"<", b"&", b"`", b"```\n", b"\xe4\xb8\x96"])
 @pytest.mark.parametrize("name", WRITERS)
-def test_exports_take_memory_in_proportion(name: str, text: bytes) -> None:
+def test_memory_of_exports_is_proportional_to_size(name: str, text: bytes) -> None:
     run = TARGETS[f"export-{name}"].run
     run(b"x")
     fault = growth_of(run, text * (500_000 // len(text)))

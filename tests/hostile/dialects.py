@@ -1,4 +1,4 @@
-"""Dialects: the frames of a streamed response in each of the six protocols, well formed or not."""
+"""Frames of a streamed response in each of the six protocols, well formed or not."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from msgspec import Struct
 from metis.streaming.aws_event_stream import encode_event_frame
 
 TEXT = "NOT safe to delete"
-"""The text of a response before it goes wrong; without its first word it says the opposite."""
+"""The text of a response before the fault; without its first word its meaning is reversed."""
 TOOL = "read_file"
 
 Json = dict[str, Any]
@@ -369,4 +369,4 @@ CONVERSE = Dialect(
 )
 
 DIALECTS = {d.provider: d for d in (ANTHROPIC, OPENAI, RESPONSES, GEMINI, OLLAMA, CONVERSE)}
-"""The six protocols, by the provider that stands for each."""
+"""The six protocols, by a provider of each."""

@@ -1,7 +1,7 @@
-"""Kinds of misbehaviour: what a server sends in place of a response, and how that may end.
+"""Kinds of server misbehaviour: what is sent in place of a response, and the allowed outcomes.
 
 A kind is a generator of steps for any protocol: bytes are written to the connection as they are, a
-number is a pause in seconds, `RESET` breaks the connection off. After the last step it is closed.
+number is a pause in seconds, `RESET` breaks the connection. After the last step it is closed.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""A server on loopback that misbehaves in one way, until it is healed: then it is the simulator."""
+"""A loopback server that misbehaves in one way until it is healed; then it is the simulator."""
 
 import asyncio
 import socket

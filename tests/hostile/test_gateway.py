@@ -1,7 +1,7 @@
-"""Every kind of misbehaviour behind the gateway: the client gets an end, and never the key.
+"""Every kind of server misbehaviour behind the gateway: responses end, and keys stay secret.
 
-In each cell: the gateway answers or closes, serves the next request, needs limited memory, and the
-key of the provider, which clients must not learn, is in nothing that they get.
+In each case the gateway answers or closes, serves the next request, needs limited memory, and sends
+the provider's key to no client.
 """
 
 import aiohttp
@@ -115,7 +115,7 @@ DIAGONAL = [(name, list(DIALECTS)[number % 6]) for number, name in enumerate(BEH
 
 
 @pytest.mark.parametrize(("name", "protocol"), DIAGONAL[::4])
-async def test_a_kind_behind_the_gateway(name: str, protocol: str) -> None:
+async def test_misbehaviour_behind_the_gateway(name: str, protocol: str) -> None:
     kind, dialect = KINDS[name], DIALECTS[protocol]
     await through_gateway(kind, dialect, protocol)
 
@@ -124,7 +124,7 @@ async def test_a_kind_behind_the_gateway(name: str, protocol: str) -> None:
     ("name", "protocol"),
     [(name, list(DIALECTS)[number % 6]) for number, name in enumerate(TRANSLATED)],
 )
-async def test_a_kind_that_is_bounded_by_the_limits_of_the_file(name: str, protocol: str) -> None:
+async def test_misbehaviour_bounded_by_configured_limits(name: str, protocol: str) -> None:
     await through_gateway(KINDS[name], DIALECTS[protocol], translating(protocol))
 
 
@@ -132,6 +132,8 @@ async def test_a_kind_that_is_bounded_by_the_limits_of_the_file(name: str, proto
 @pytest.mark.parametrize("mode", ["pass", "translate"])
 @pytest.mark.parametrize("protocol", DIALECTS)
 @pytest.mark.parametrize("name", BEHIND)
-async def test_every_cell_behind_the_gateway(name: str, protocol: str, mode: str) -> None:
+async def test_every_misbehaviour_and_protocol_behind_the_gateway(
+    name: str, protocol: str, mode: str
+) -> None:
     client = protocol if mode == "pass" else translating(protocol)
     await through_gateway(KINDS[name], DIALECTS[protocol], client)

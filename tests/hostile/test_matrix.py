@@ -1,7 +1,7 @@
-"""Every kind of misbehaviour in every protocol: through the library, a session and the program.
+"""Every kind of server misbehaviour in every protocol: library, session and program.
 
-In each cell: a typed error or a response, nothing shown is lost or requested twice, the store is
-whole, the next turn is valid, memory is limited, and the key is nowhere.
+In each case there is a typed error or a response, nothing shown is lost or requested twice, the
+store is consistent, the next turn is valid, memory is limited, and the key appears nowhere.
 """
 
 import logging
@@ -243,12 +243,12 @@ PRINTED = [
 
 
 @pytest.mark.parametrize(("name", "protocol"), DIAGONAL)
-async def test_a_kind_through_the_library(name: str, protocol: str) -> None:
+async def test_misbehaviour_through_the_library(name: str, protocol: str) -> None:
     await through_transport(KINDS[name], DIALECTS[protocol], streams=True)
 
 
 @pytest.mark.parametrize(("name", "protocol"), STORED)
-async def test_a_kind_through_a_session(
+async def test_misbehaviour_through_a_session(
     name: str, protocol: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await through_session(KINDS[name], DIALECTS[protocol], tmp_path, caplog)
@@ -258,14 +258,16 @@ async def test_a_kind_through_a_session(
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", KINDS)
-async def test_every_cell_through_the_library(name: str, protocol: str, *, streams: bool) -> None:
+async def test_every_misbehaviour_and_protocol_through_the_library(
+    name: str, protocol: str, *, streams: bool
+) -> None:
     await through_transport(KINDS[name], DIALECTS[protocol], streams=streams)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", KINDS)
-async def test_every_cell_through_a_session(
+async def test_every_misbehaviour_and_protocol_through_a_session(
     name: str, protocol: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await through_session(KINDS[name], DIALECTS[protocol], tmp_path, caplog)
@@ -278,7 +280,7 @@ async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Pa
 
 
 @pytest.mark.parametrize(("name", "protocol"), PRINTED)
-async def test_a_kind_through_the_program(
+async def test_misbehaviour_through_the_program(
     name: str, protocol: str, tmp_path: Path, program: Path
 ) -> None:
     await through_program(KINDS[name], DIALECTS[protocol], tmp_path, program)
@@ -286,7 +288,7 @@ async def test_a_kind_through_the_program(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "protocol"), sorted({*DIAGONAL, *OTHER_DIAGONAL}))
-async def test_every_kind_through_the_program(
+async def test_every_misbehaviour_through_the_program(
     name: str, protocol: str, tmp_path: Path, program: Path
 ) -> None:
     await through_program(KINDS[name], DIALECTS[protocol], tmp_path, program)

@@ -44,7 +44,7 @@ def test_a_prompt_is_answered_with_its_cost_and_usage(model: Any) -> None:
     assert reply.response_metadata["finish_reason"] == "stop"
 
 
-def test_streams_give_what_a_whole_response_gives(model: Any) -> None:
+def test_stream_equals_whole_response(model: Any) -> None:
     chunks = list(model.stream("count to 3"))
     assert len(chunks) > 3
     assert reduce(add, chunks).content == model.invoke("count to 3").content
@@ -88,7 +88,7 @@ def test_images_are_sent(model: Any) -> None:
     assert "PNG image" in model.invoke([MESSAGES.HumanMessage(parts)]).content
 
 
-def test_thinking_goes_back_with_its_signature_even_through_json(model: Any) -> None:
+def test_thinking_is_sent_back_with_signature_after_json_round_trip(model: Any) -> None:
     thinking = langchain.MetisChatModel(
         model="sonnet", options=Options(simulate=True), max_tokens=4000
     )

@@ -44,7 +44,7 @@ def test_a_prompt_is_answered_with_its_usage(model: Any) -> None:
     assert response.response_json["model"] == "anthropic:sim-small"
 
 
-def test_text_is_streamed_and_the_history_goes_along(model: Any) -> None:
+def test_text_is_streamed_and_history_is_sent(model: Any) -> None:
     conversation = model.conversation()
     assert len(list(conversation.prompt("count to 3"))) > 3
     assert "2 messages" not in conversation.prompt("say done").text()

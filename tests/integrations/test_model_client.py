@@ -1,4 +1,4 @@
-"""What the integrations share: the client of a model, and the packages that may be missing."""
+"""The model client that the integrations share, and missing optional packages."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from metis.canonical.errors import InvalidRequestError, InvalidValueError, Unkno
 from metis.integrations.model_client import History, ModelClient, OptionalPackage
 
 
-def test_a_missing_package_names_its_extra() -> None:
+def test_missing_package_error_names_the_extra() -> None:
     package = OptionalPackage("nothing_of_this_name.models", "some-extra")
     with pytest.raises(ImportError, match=r"pip install 'metis-llm\[some-extra\]'"):
         _ = package.Model
@@ -38,14 +38,14 @@ def test_losses_and_errors_reach_the_caller() -> None:
         list(client.stream(history.messages, {}))
 
 
-def test_a_model_that_does_not_exist_is_named() -> None:
+def test_unknown_model_error_names_the_model() -> None:
     with pytest.raises(UnknownModelError, match="sonnet"):
         _ = ModelClient("sonet").model
     with pytest.raises(InvalidValueError, match="no model is named"):
         _ = ModelClient().model
 
 
-def test_arguments_that_are_no_object_stay_what_they_were() -> None:
+def test_non_object_arguments_are_preserved() -> None:
     history = History()
     history.add_response("", [("call_1", "plus", '{"a": 1'), ("call_2", "plus", '{"a": 1}')])
     first, second = (block for block in history.messages[0].content)

@@ -50,7 +50,7 @@ def test_a_prompt_is_answered_with_its_cost_and_usage(model: Any) -> None:
     assert float(response.provider_details["cost_usd"]) > 0
 
 
-def test_tools_are_called_and_the_history_goes_to_another_provider(agent: Any) -> None:
+def test_tools_are_called_and_history_is_sent_to_another_provider(agent: Any) -> None:
     result = agent.run_sync("use the tool plus")
     assert result.output == 'plus gave: "2".'
     kinds = [part.part_kind for message in result.all_messages() for part in message.parts]
@@ -79,7 +79,7 @@ def test_streams(model: Any) -> None:
     assert usage.output_tokens > 0
 
 
-def test_images_are_sent_and_what_cannot_be_is_named(model: Any) -> None:
+def test_images_are_sent_and_unsupported_content_is_refused(model: Any) -> None:
     image = AI.BinaryContent(data=b"\x89PNG\r\n\x1a\n", media_type="image/png")
     assert "PNG image" in AI.Agent(model).run_sync(["look", image]).output
     video = AI.VideoUrl(url="https://example.org/a.mp4")
@@ -87,7 +87,9 @@ def test_images_are_sent_and_what_cannot_be_is_named(model: Any) -> None:
         AI.Agent(model).run_sync(["look", video])
 
 
-def test_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_missing_key_error_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.setenv("METIS_HOME", str(tmp_path))
     with pytest.raises(InvalidValueError, match="ANTHROPIC_API_KEY"):

@@ -1,6 +1,7 @@
-"""Documents of the neighbours as their source texts define them, drawn by hypothesis.
+"""Strategies for documents of klaude-code, attocode and gpt2099.
 
-Written from the texts, not from the importers: what a text allows is drawn, also where it is odd.
+Written from the formats' specifications, not from the importers: everything that a specification
+allows is drawn, also unusual values.
 """
 
 import json
@@ -30,7 +31,7 @@ raw_arguments = st.one_of(
 
 
 def record(required: dict[str, Any], optional: dict[str, Any] | None = None) -> SearchStrategy[Any]:
-    """An object with all of some keys and any of others, in any order."""
+    """Draw an object with all of some keys and any of others, in any order."""
     drawn = st.fixed_dictionaries(required, optional=optional or {})
     return drawn.flatmap(lambda result: st.permutations(list(result.items())).map(dict))
 
@@ -155,7 +156,7 @@ def klaude_histories(draw: st.DrawFn) -> list[Record]:
 
 
 def klaude_bytes(lines: list[Record]) -> bytes:
-    """A history as klaude-code writes it."""
+    """Draw a history as klaude-code writes it."""
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
 
 
@@ -236,7 +237,7 @@ gpt_contexts = record({"messages": st.lists(gpt_message, max_size=5), "options":
 
 
 def scru128(number: int) -> str:
-    """A turn's id of the source text: 25 letters and digits that sort."""
+    """Return a turn id of gpt2099: 25 sortable letters and digits."""
     digits, rest = "", (1_767_225_600_000 << 80) + number
     for _ in range(25):
         rest, digit = divmod(rest, 36)
@@ -256,7 +257,7 @@ _heads = st.sampled_from(["research", "my thread"])
 
 @st.composite
 def gpt_frames(draw: st.DrawFn) -> list[Record]:
-    """Stored turns that continue any of those before, by id or by bookmark."""
+    """Draw stored turns that continue any of those before, by id or by bookmark."""
     frames: list[Record] = []
     named: list[str] = []
     for index in range(draw(st.integers(0, 5))):

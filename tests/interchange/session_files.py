@@ -1,4 +1,4 @@
-"""Sessions as four programs write them: a thought, parallel calls, an image and an error."""
+"""Sample session files of five programs: thinking, parallel calls, an image and an error."""
 
 import json
 from pathlib import Path

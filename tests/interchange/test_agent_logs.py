@@ -1,4 +1,4 @@
-"""Rollbacks and event-only rollouts of Codex; logs of Qwen Code and Kimi; files of nobody."""
+"""Codex rollbacks and event-only rollouts; Qwen Code and Kimi logs; unsupported files."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def texts(session: ForeignSession) -> list[str]:
     return [b.text for message in path for b in message.content if isinstance(b, TextBlock)]
 
 
-def test_codex_goes_back_some_turns() -> None:
+def test_codex_rollback_removes_turns() -> None:
     data = lines(
         codex("session_meta", id="t1", cwd="/x"),
         said("user", "<environment_context>/x</environment_context>"),
@@ -67,7 +67,7 @@ def written_records(session: ForeignSession, data: bytes) -> list[Any]:
     return [json.loads(line) for line in written.data.splitlines()]
 
 
-def test_events_are_read_where_codex_left_no_items() -> None:
+def test_codex_events_are_read_if_there_are_no_items() -> None:
     item = {"type": "AgentMessage", "id": "i1", "content": [{"type": "Text", "text": "two owls"}]}
     data = lines(
         codex("session_meta", id="t1", cwd="/x", history_mode="paginated"),
@@ -92,7 +92,7 @@ def qwen(uuid: str, parent: str | None, kind: str, *parts: Any, **fields: Any) -
     return base | {"message": {"role": role, "parts": list(parts)}} | fields
 
 
-def test_qwen_code_has_branches_and_pieces_under_one_uuid() -> None:
+def test_qwen_code_branches_and_parts_with_one_uuid() -> None:
     call: dict[str, Any] = {"functionCall": {"id": "c1", "name": "read", "args": {}}}
     answer = {"functionResponse": {"id": "c1", "name": "read", "response": {"error": "gone"}}}
     counts = {"promptTokenCount": 10, "candidatesTokenCount": 2, "cachedContentTokenCount": 4}
@@ -177,7 +177,7 @@ def test_kimi_steps_are_responses(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        # Hermes, Droid and Grok write records that look like those of others.
+        # Hermes, Droid and Grok write records that resemble other formats.
         json.dumps({"session_id": "s", "messages": [{"role": "user", "content": "hi"}]}).encode(),
         lines({"type": "system", "subtype": "init", "sessionId": "s", "timestamp": 1767812640310}),
         lines({"type": "user", "content": "hi"}, {"type": "reasoning", "summary": []}),
@@ -187,6 +187,6 @@ def test_kimi_steps_are_responses(tmp_path: Path) -> None:
         b'{"a":' * 100_000,
     ],
 )
-def test_files_of_nobody_are_refused(data: bytes) -> None:
+def test_files_of_unsupported_programs_are_refused(data: bytes) -> None:
     with pytest.raises(UnknownFormatError):
         detect_format(Source(None, data))

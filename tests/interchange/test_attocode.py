@@ -1,4 +1,4 @@
-"""Messages and responses of attocode by hand."""
+"""attocode messages and responses, handwritten."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ EXAMPLE: list[dict[str, Any]] = [
 
 
 def loaded(*messages: Any) -> LoadedDocument:
-    """The messages as entries, after the proof that they come back as they were."""
+    """Return the messages as entries, after checking that they round-trip."""
     result = interchange.load("attocode", json.dumps(messages))
     back = interchange.dump("attocode", result.entries)
     assert json.loads(back.data) == list(messages)
@@ -49,7 +49,7 @@ def result_of(message: Message) -> ToolResultBlock:
 
 
 @pytest.mark.row("A-002", "A-003", "A-004", "A-006", "A-008", "A-009", "A-010")
-def test_the_example_of_the_text_loses_nothing() -> None:
+def test_example_of_specification_has_no_loss() -> None:
     result = loaded(*EXAMPLE)
     assert result.losses == []
     assert [str(message.role) for message in result.messages] == [
@@ -65,7 +65,7 @@ def test_the_example_of_the_text_loses_nothing() -> None:
 
 
 @pytest.mark.row("A-019", "A-021", "A-022")
-def test_the_example_becomes_the_body_that_the_text_prints() -> None:
+def test_example_becomes_body_of_specification() -> None:
     options = AdapterOptions(model="claude-sonnet-4-20250514")
     result = loaded(*EXAMPLE)
     body = json.loads(adapters.get("anthropic").to_wire(result.messages, (), options).body)
@@ -93,14 +93,14 @@ def test_content_is_text_or_a_list_of_blocks(role: str) -> None:
     assert [len(message.content) for message in result.messages] == [2, 1]
 
 
-def test_a_cache_mark_is_a_hint_behind_its_block() -> None:
+def test_cache_mark_becomes_hint_of_its_block() -> None:
     blocks = [{"type": "text", "text": "a", "cache_control": MARK}, {"type": "text", "text": "b"}]
     result = loaded({"role": "system", "content": blocks}, {"role": "user", "content": blocks})
     assert [[hint.after for hint in m.metadata.hints] for m in result.messages] == [[0], [0]]
 
 
 @pytest.mark.row("A-007")
-def test_metadata_are_kept_verbatim_and_reported() -> None:
+def test_metadata_are_preserved_verbatim_and_reported() -> None:
     result = loaded({"role": "user", "content": "hi", "metadata": {"b": [1, 2.5], "a": None}})
     assert [(loss.path, loss.block_type) for loss in result.losses] == [
         ("$[0].metadata", "metadata")
@@ -108,7 +108,7 @@ def test_metadata_are_kept_verbatim_and_reported() -> None:
 
 
 @pytest.mark.row("A-011")
-def test_arguments_that_were_no_json_are_never_an_input() -> None:
+def test_non_json_arguments_are_never_an_input() -> None:
     broken: dict[str, Any] = {
         "id": "c",
         "name": "f",
@@ -159,13 +159,13 @@ def test_an_error_is_an_error_on_the_wire() -> None:
         {"role": "user", "content": "x", "toolResults": [{"callId": "nobody", "result": 1}]},
     ],
 )
-def test_a_result_without_a_call_is_told_and_reported(unusual: dict[str, Any]) -> None:
+def test_result_without_call_becomes_text_and_is_reported(unusual: dict[str, Any]) -> None:
     result = loaded(unusual)
     assert {message.role for message in result.messages} == {Role.USER}
     assert "tool_result" in {loss.block_type for loss in result.losses}
 
 
-def test_what_stands_where_it_means_nothing_is_reported() -> None:
+def test_fields_without_meaning_are_reported() -> None:
     result = loaded({"role": "user", "content": "x", "toolCalls": [CALL], "toolCallId": "call_1"})
     assert sorted(loss.path for loss in result.losses) == ["$[0].toolCallId", "$[0].toolCalls"]
 
@@ -185,7 +185,7 @@ BAD: list[tuple[Any, str]] = [
 
 @pytest.mark.row("A-002", "A-003", "A-008")
 @pytest.mark.parametrize(("bad", "path"), BAD)
-def test_a_bad_message_is_named_with_line_and_path(bad: Any, path: str) -> None:
+def test_invalid_message_error_names_line_and_path(bad: Any, path: str) -> None:
     data = '[\n{"role": "user", "content": "ok"},\n' + json.dumps(bad) + "\n]"
     with pytest.raises(ForeignDocumentError) as caught:
         interchange.load("attocode", data)
@@ -197,7 +197,7 @@ REMOTE = {"type": "url", "media_type": "image/jpeg", "data": "https://a/b.jpg"}
 
 
 @pytest.mark.row("A-017")
-def test_images_of_a_message_are_images_here_and_on_the_wire() -> None:
+def test_images_of_message_are_image_blocks_and_sent() -> None:
     blocks = [
         {"type": "text", "text": "see"},
         {"type": "image", "source": PICTURE, "cache_control": MARK},
@@ -217,7 +217,7 @@ def test_images_of_a_message_are_images_here_and_on_the_wire() -> None:
     assert sent == [None, "data:image/png;base64,aWY=", "https://a/b.jpg"]
 
 
-def test_images_stand_where_their_role_allows_them() -> None:
+def test_images_are_only_in_roles_that_allow_them() -> None:
     block = {"type": "image", "source": PICTURE}
     odd = {"type": "image", "source": PICTURE | {"media_type": "odd"}}
     calls = {"role": "assistant", "content": [block], "toolCalls": [CALL]}
@@ -233,7 +233,7 @@ def test_images_stand_where_their_role_allows_them() -> None:
     assert result.losses == []
 
 
-def test_a_file_of_the_python_program_is_read_and_written_in_its_spelling() -> None:
+def test_file_of_python_program_round_trips_in_snake_case() -> None:
     record: list[dict[str, Any]] = [
         {"role": "user", "content": "Read the file", "name": None, "metadata": None},
         {"role": "assistant", "tool_calls": [CALL, CALL | {"id": "c", "parse_error": "cut"}]},
@@ -260,7 +260,7 @@ def test_the_keys_of_arguments_are_those_of_the_tool() -> None:
     assert block.input == arguments
 
 
-def test_a_response_of_the_python_program_is_read_and_written_in_its_spelling() -> None:
+def test_response_of_python_program_round_trips_in_snake_case() -> None:
     usage = {
         "input_tokens": 9,
         "output_tokens": 3,
@@ -289,7 +289,7 @@ def test_a_response_of_the_python_program_is_read_and_written_in_its_spelling() 
     assert (json.loads(back.data), back.losses) == (record, [])
 
 
-def test_our_own_conversation_is_written_with_every_loss_named() -> None:
+def test_canonical_conversation_is_exported_with_every_loss() -> None:
     messages = numbered(
         system("be kind"),
         user("hi"),
@@ -309,7 +309,7 @@ def test_our_own_conversation_is_written_with_every_loss_named() -> None:
 
 
 @pytest.mark.parametrize("tag", sorted(EVERY_BLOCK))
-def test_every_block_is_written_or_on_the_list(tag: str) -> None:
+def test_every_block_is_exported_or_a_loss(tag: str) -> None:
     message = assistant("x", EVERY_BLOCK[tag])
     dumped = interchange.dump("attocode", [message])
     back = interchange.load("attocode", dumped.data).messages[0]
@@ -334,7 +334,7 @@ RESPONSE = {
 
 
 @pytest.mark.row("A-038", "A-039", "A-040", "A-041", "A-042", "A-043", "A-044", "A-049")
-def test_a_response_is_one_answer_with_all_that_it_says() -> None:
+def test_response_decodes_to_one_message() -> None:
     result = interchange.load("attocode-response", json.dumps(RESPONSE))
     message = result.messages[0]
     assert result.losses == []
@@ -349,7 +349,7 @@ def test_a_response_is_one_answer_with_all_that_it_says() -> None:
 
 @pytest.mark.row("A-045", "A-046", "A-047", "A-048")
 @pytest.mark.parametrize("word", ["end_turn", "tool_use", "max_tokens", "stop_sequence"])
-def test_every_reason_to_stop(word: str) -> None:
+def test_every_stop_reason(word: str) -> None:
     about = MessageMetadata(origin="x", stop_reason=StopReason(word), usage=usage())
     dumped = interchange.dump("attocode-response", [assistant("hi", metadata=about)])
     assert json.loads(dumped.data)["stopReason"] == word
@@ -357,6 +357,6 @@ def test_every_reason_to_stop(word: str) -> None:
     assert back.metadata.stop_reason == StopReason(word)
 
 
-def test_a_response_is_one_answer_and_nothing_else() -> None:
+def test_response_accepts_exactly_one_message() -> None:
     with pytest.raises(EncodeError, match="exactly one response"):
         interchange.dump("attocode-response", [user("hi")])

@@ -1,4 +1,4 @@
-"""Files that become turns of a thread, and the bytes that are kept for them."""
+"""Registered files: media types, turns of a thread, and stored bytes."""
 
 import base64
 import hashlib
@@ -45,8 +45,8 @@ def archive(path: Path, *names: str) -> bytes:
 
 @pytest.mark.row("GX-05")
 @pytest.mark.parametrize("end", ENDS)
-def test_the_end_of_a_name_tells_the_media_type(end: str) -> None:
-    """The types of the standard library are the judge, with the system's own tables left out."""
+def test_media_type_follows_file_extension(end: str) -> None:
+    """Compared with the standard library's types, without the tables of the system."""
     expected = mimetypes.MimeTypes().guess_type(f"a.{end}")[0]
     ours = media_type(f"Some File.{end.upper()}", b"\xff")
     assert ours == MEDIA_TYPES[f".{end}"]
@@ -55,7 +55,7 @@ def test_the_end_of_a_name_tells_the_media_type(end: str) -> None:
 
 
 @pytest.mark.row("GX-05")
-def test_without_a_known_end_the_bytes_tell(tmp_path: Path) -> None:
+def test_media_type_follows_bytes_without_known_extension(tmp_path: Path) -> None:
     result = {
         "image/png": PNG,
         "image/jpeg": b"\xff\xd8\xff\xe0rest",
@@ -84,7 +84,7 @@ def test_every_file_has_a_media_type(name: str, data: bytes) -> None:
 
 
 @pytest.mark.row("GX-05", "G-029", "G-030", "G-031", "G-032", "G-033")
-def test_a_registered_file_is_a_turn_and_its_bytes_are_kept(
+def test_registered_file_is_a_turn_with_stored_bytes(
     tmp_path: Path, contents: ContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = b"# Tides\n"
@@ -122,9 +122,7 @@ def test_a_registered_file_is_a_turn_and_its_bytes_are_kept(
 
 
 @pytest.mark.row("GX-05")
-def test_a_picture_is_shown_as_one_under_a_name_of_ones_own(
-    tmp_path: Path, contents: ContentStore
-) -> None:
+def test_image_can_have_a_custom_name(tmp_path: Path, contents: ContentStore) -> None:
     (tmp_path / "x").write_bytes(PNG)
     result = register_document(tmp_path / "x", contents, name="harbour")
     (block,) = result.message.content
@@ -155,7 +153,7 @@ def test_no_file_is_larger_than_a_hundred_megabytes(tmp_path: Path, contents: Co
 
 
 @pytest.mark.row("GX-05")
-def test_the_same_bytes_are_kept_once_and_proved_when_they_are_read(
+def test_equal_bytes_are_stored_once_and_verified_when_read(
     tmp_path: Path, contents: ContentStore
 ) -> None:
     folder = tmp_path / "contents"

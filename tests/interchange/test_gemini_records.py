@@ -1,4 +1,4 @@
-"""Records of gemini-cli that change the messages before them."""
+"""gemini-cli records that change earlier messages."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def texts(messages: Any) -> str:
 
 
 @every_case
-def test_the_messages_are_those_that_gemini_cli_loads(
+def test_messages_equal_those_that_gemini_cli_loads(
     records: list[dict[str, Any]], left: str
 ) -> None:
     (session,) = GeminiCli().read(Source(None, data(records)))
@@ -79,7 +79,7 @@ def test_the_messages_are_those_that_gemini_cli_loads(
     assert [json.loads(line) for line in written.data.splitlines()] == [HEAD, *records]
     responses: set[str] = {record["id"] for record in records if record.get("type") == "gemini"}
     used = [message for message in session.messages() if message.metadata.usage is not None]
-    if left == "XD":  # the response that came with the list
+    if left == "XD":  # the response in the list
         responses.add("d")
     assert len(used) == len(responses)
 
@@ -91,7 +91,7 @@ def run(*arguments: str) -> str:
 
 
 @every_case
-def test_a_growing_file_is_stored_as_the_whole_one(
+def test_growing_file_is_imported_like_the_whole_file(
     records: list[dict[str, Any]], left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METIS_HOME", str(tmp_path / "home"))
@@ -109,7 +109,7 @@ def test_a_growing_file_is_stored_as_the_whole_one(
     assert "".join(block["text"] for block in blocks) == left
 
 
-def test_the_id_of_a_session_is_changed_wherever_it_stands() -> None:
+def test_session_id_is_replaced_everywhere() -> None:
     records = [A, {"$set": {"sessionId": "s-1"}}]
     (session,) = GeminiCli().read(Source(None, data(records)))
     written = GeminiCli().write(list(session.entries), WriteOptions(foreign_id="s-2"))

@@ -1,4 +1,4 @@
-"""Contexts, threads and stored turns of gpt2099 by hand."""
+"""gpt2099 contexts, threads and stored turns, handwritten."""
 
 import base64
 import json
@@ -77,7 +77,7 @@ def frame(number: int, content: Any = None, **meta: Any) -> dict[str, Any]:
 
 
 def _proved(name: str, data: str) -> LoadedDocument:
-    """The document as entries, after the proof that it comes back as it was."""
+    """Return the document as entries, after checking that it round-trips."""
     result = interchange.load(name, data)
     back = interchange.dump(name, result.entries)
     if name == "gpt2099":
@@ -93,7 +93,7 @@ def threads(result: LoadedDocument) -> Threads:
 
 
 @pytest.mark.row("G-001", "G-002", "G-003", "G-008", "G-011", "G-013", "G-015")
-def test_results_ride_in_messages_of_the_user_and_are_messages_here() -> None:
+def test_results_in_user_messages_become_tool_messages() -> None:
     result = context(
         spoke("system", text_block("be kind")),
         spoke("user", text_block("hi", cache_control=MARK)),
@@ -138,7 +138,7 @@ def test_an_error_reaches_the_provider() -> None:
         ("odd", OpaqueBlock),
     ],
 )
-def test_the_media_type_decides_what_a_document_is(media: str, kind: type[object]) -> None:
+def test_media_type_decides_block_type_of_document(media: str, kind: type[object]) -> None:
     source = {"type": "base64", "media_type": media, "data": "aWY="}
     result = context(spoke("user", {"type": "document", "source": source, "cache_control": MARK}))
     assert isinstance(result.messages[0].content[0], kind)
@@ -146,7 +146,7 @@ def test_the_media_type_decides_what_a_document_is(media: str, kind: type[object
 
 
 @pytest.mark.row("G-004", "G-038")
-def test_options_are_optional_and_hold_from_the_first_message_on() -> None:
+def test_options_apply_from_the_first_message() -> None:
     result = context(spoke("user", text_block("hi")), provider_ptr="kilo", search=True)
     assert threads(result).view().options == {"provider_ptr": "kilo", "search": True}
     assert context(spoke("user", text_block("hi"))).messages[0].metadata.options is None
@@ -154,7 +154,7 @@ def test_options_are_optional_and_hold_from_the_first_message_on() -> None:
 
 
 @pytest.mark.row("G-038", "G-039")
-def test_a_context_of_ours_carries_the_merged_options() -> None:
+def test_exported_context_has_merged_options() -> None:
     messages = numbered(
         user("a", metadata=MessageMetadata(options={"provider_ptr": "nano", "servers": ["x"]})),
         user("b", metadata=MessageMetadata(options={"provider_ptr": "kilo"})),
@@ -164,7 +164,7 @@ def test_a_context_of_ours_carries_the_merged_options() -> None:
 
 
 @pytest.mark.row("G-034", "G-036", "G-041")
-def test_a_thread_keeps_ids_options_and_cache_flags() -> None:
+def test_thread_round_trips_ids_options_and_cache_flags() -> None:
     turn = {
         "id": scru128(1),
         "role": "user",
@@ -181,7 +181,7 @@ def test_a_thread_keeps_ids_options_and_cache_flags() -> None:
 
 
 @pytest.mark.row("G-019", "G-027")
-def test_a_stored_turn_is_of_the_user_unless_it_says_otherwise() -> None:
+def test_stored_turn_has_user_role_by_default() -> None:
     result = frames(frame(1, cache=True), frame(2, role="assistant", continues=scru128(1)))
     assert [message.role for message in result.messages] == [Role.USER, Role.ASSISTANT]
     assert result.messages[0].metadata.hints[0].after == 0
@@ -197,7 +197,7 @@ def test_options_are_read_under_both_names(name: str) -> None:
 
 
 @pytest.mark.row("G-020", "G-052")
-def test_the_new_name_of_options_is_written_and_the_old_one_comes_back() -> None:
+def test_new_option_key_is_written_and_old_key_round_trips() -> None:
     ours = user("go", metadata=MessageMetadata(options={"search": True}))
     (line,) = interchange.dump("gpt2099", numbered(ours)).data.splitlines()
     assert json.loads(line)["meta"]["inherited"] == {"search": True}
@@ -210,14 +210,14 @@ def test_the_new_name_of_options_is_written_and_the_old_one_comes_back() -> None
 
 
 class OldMeta(Struct):
-    """What a reader from before the new name knows of a turn."""
+    """The metadata of a turn for a reader that only has the old key."""
 
     role: str = "user"
     options: dict[str, Any] = {}
 
 
 class OldFrame(Struct):
-    """A frame for such a reader."""
+    """A frame for a reader that only has the old key."""
 
     topic: str
     id: str
@@ -226,9 +226,7 @@ class OldFrame(Struct):
 
 @pytest.mark.row("G-052")
 @pytest.mark.parametrize(("name", "shown"), [("options", {"search": True}), ("inherited", {})])
-def test_a_reader_of_the_old_name_reads_all_that_follows_its_own_turns(
-    name: str, shown: dict[str, Any]
-) -> None:
+def test_reader_of_old_key_reads_continued_turns(name: str, shown: dict[str, Any]) -> None:
     result = frames(frame(1, **{name: {"provider_ptr": "nano"}}))
     more = user("go on", metadata=MessageMetadata(options={"search": True}))
     dumped = interchange.dump("gpt2099", [*result.entries, *numbered(more)])
@@ -239,7 +237,7 @@ def test_a_reader_of_the_old_name_reads_all_that_follows_its_own_turns(
 
 
 @pytest.mark.row("G-018")
-def test_of_five_marked_turns_the_last_four_stay_marked() -> None:
+def test_last_four_of_five_marked_turns_stay_marked() -> None:
     turns = [frame(1, cache=True)]
     turns += [frame(n, cache=True, continues=scru128(n - 1)) for n in range(2, 6)]
     options = AdapterOptions(model="claude-sonnet-4-6")
@@ -326,7 +324,7 @@ def test_an_uploaded_file_is_a_document_with_its_name() -> None:
 
 
 @pytest.mark.row("G-030", "G-031", "G-032")
-def test_a_file_without_a_name_bears_that_of_its_path_and_false_facts_are_told() -> None:
+def test_file_without_name_gets_file_name_and_wrong_facts_are_losses() -> None:
     data = base64.b64encode(b"a,b").decode()
     meta: dict[str, Any] = {"type": "document", "content_type": "text/csv"}
     line: dict[str, Any] = {"topic": "gpt.turn", "id": scru128(1), "content": data}
@@ -342,7 +340,7 @@ def test_a_file_without_a_name_bears_that_of_its_path_and_false_facts_are_told()
 
 
 @pytest.mark.row("G-030")
-def test_a_file_without_a_name_goes_by_that_of_its_path() -> None:
+def test_file_without_name_is_sent_with_file_name() -> None:
     data = base64.b64encode(b"%PDF").decode()
     meta = {
         "role": "user",
@@ -358,7 +356,7 @@ def test_a_file_without_a_name_goes_by_that_of_its_path() -> None:
 
 
 @pytest.mark.row("G-035", "G-041", "G-042")
-def test_our_ids_become_turn_ids_that_are_unique_and_sort_alike() -> None:
+def test_message_ids_become_unique_turn_ids_in_same_order() -> None:
     ours = [ulid(number * 7919) for number in range(100_000)]
     foreign = [turn_id(item) for item in ours]
     assert len(set(foreign)) == len(ours)
@@ -371,7 +369,7 @@ def test_our_ids_become_turn_ids_that_are_unique_and_sort_alike() -> None:
     assert turn_id("m1") == "m1"
 
 
-def test_our_own_thread_is_written_with_parents_and_bookmarks() -> None:
+def test_canonical_thread_is_exported_with_parents_and_bookmarks() -> None:
     outcome = Outcome(status=OutcomeStatus.SUCCESS, tool_name="bash")
     about = MessageMetadata(parent_tool_use_id=tool_id(1), outcome=outcome)
     messages = numbered(
@@ -396,7 +394,7 @@ def test_our_own_thread_is_written_with_parents_and_bookmarks() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2099", "gpt2099-thread", "gpt2099-context"])
-def test_a_role_without_a_word_there_is_on_the_list(name: str) -> None:
+def test_unsupported_role_is_a_loss(name: str) -> None:
     dumped = interchange.dump(name, numbered(user("hi"), developer("note")))
     assert [loss.change for loss in dumped.losses if loss.block_type == "message"] == ["dropped"]
 
@@ -422,7 +420,7 @@ BAD = [
 
 @pytest.mark.row("G-002")
 @pytest.mark.parametrize(("name", "data", "path"), BAD, ids=[f"{n}{p}" for n, _, p in BAD])
-def test_a_bad_document_is_named_with_line_and_path(name: str, data: str, path: str) -> None:
+def test_invalid_document_error_names_line_and_path(name: str, data: str, path: str) -> None:
     with pytest.raises(ForeignDocumentError) as caught:
         interchange.load(name, data)
     assert (caught.value.format, caught.value.path, caught.value.line) == (name, path, 1)

@@ -1,4 +1,4 @@
-"""Session files of other programs with anything in them: nothing is fatal, nothing gets lost."""
+"""Session files with arbitrary content: no record is fatal, and none is lost."""
 
 import json
 import random
@@ -25,7 +25,7 @@ ROUNDS = 25
 
 
 def mutated(value: Any, source: random.Random) -> Any:
-    """The value with one part replaced, removed or added somewhere."""
+    """Draw the value with one part replaced, removed or added."""
     if isinstance(value, dict) and value and source.random() < 0.8:
         fields: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType] - JSON
         key = source.choice(sorted(fields))
@@ -43,7 +43,7 @@ def mutated(value: Any, source: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_any_record_is_read_reported_and_written_back(name: str, tmp_path: Path) -> None:
+def test_any_record_is_imported_or_reported_and_round_trips(name: str, tmp_path: Path) -> None:
     path = FILES[name](tmp_path, "/work/owls")
     form = session_format(name)
     source = random.Random(name)  # noqa: S311 - test data, the same in every run
@@ -73,9 +73,7 @@ def _lines(text: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex", "gemini-cli", "pi"])
-def test_lines_that_are_too_long_too_deep_or_no_json_are_reported(
-    name: str, tmp_path: Path
-) -> None:
+def test_oversized_deep_or_non_json_lines_are_reported(name: str, tmp_path: Path) -> None:
     path = FILES[name](tmp_path, "/work/owls")
     deep = b'{"type":"user","message":' + b"[" * 5000 + b"]" * 5000 + b"}\n"
     wide = b'{"type":"user","message":' + b'{"a":[' * 150 + b"]}" * 150 + b"}\n"

@@ -1,4 +1,4 @@
-"""Histories of klaude-code by hand: what each event, message and part becomes."""
+"""klaude-code histories, handwritten: how each event, message and part is imported."""
 
 import hashlib
 import json
@@ -113,7 +113,7 @@ def seal(signature: str, **fields: Any) -> dict[str, Any]:
 
 
 def loaded(*lines: Any) -> LoadedDocument:
-    """The lines as entries, after the proof that they come back as they were."""
+    """Return the lines as entries, after checking that they round-trip."""
     data = klaude_bytes(list(lines))
     result = interchange.load("klaude-code", data)
     back = interchange.dump("klaude-code", result.entries)
@@ -123,7 +123,7 @@ def loaded(*lines: Any) -> LoadedDocument:
 
 
 def wire(adapter: str, result: LoadedDocument) -> bytes:
-    """The request that the messages of a history make."""
+    """Return the request of the messages of a history."""
     options = AdapterOptions(model="claude-sonnet-4-6")
     return adapters.get(adapter).to_wire(result.messages, (), options).body
 
@@ -133,7 +133,7 @@ def only(*lines: Any) -> Message:
 
 
 @pytest.mark.row("K-026", "K-029", "K-030", "K-031", "K-032", "K-033", "K-049")
-def test_words_of_the_user_lose_nothing() -> None:
+def test_user_messages_have_no_loss() -> None:
     result = loaded(
         user_line(text_part("hi"), {"type": "image_url", "url": "https://a/b.png", "id": None})
     )
@@ -164,7 +164,7 @@ def test_all_five_kinds_of_messages_are_read() -> None:
 
 
 @pytest.mark.row("K-047", "K-091")
-def test_what_a_developer_message_has_for_the_screen_stays_off_the_wire() -> None:
+def test_display_part_of_developer_message_is_not_sent() -> None:
     result = loaded(
         user_line(text_part("hi")),
         line(
@@ -182,7 +182,7 @@ def test_what_a_developer_message_has_for_the_screen_stays_off_the_wire() -> Non
 
 @pytest.mark.row("KX-14")
 @pytest.mark.parametrize("position", ["append", "prepend"])
-def test_where_a_developer_message_goes_is_kept(position: str) -> None:
+def test_attachment_position_of_developer_message_is_preserved(position: str) -> None:
     note = line(
         "DeveloperMessage",
         role="developer",
@@ -203,7 +203,7 @@ def test_where_a_developer_message_goes_is_kept(position: str) -> None:
 
 
 @pytest.mark.row("K-005", "K-038", "K-040", "K-043", "K-099", "K-129")
-def test_a_signature_belongs_to_the_nearest_thought_before_it() -> None:
+def test_signature_belongs_to_nearest_preceding_thinking() -> None:
     result = loaded(
         answer_line(thought("a"), seal("A"), text_part("x"), thought("b"), thought("c"), seal("C"))
     )
@@ -217,24 +217,24 @@ def test_a_signature_belongs_to_the_nearest_thought_before_it() -> None:
 
 
 @pytest.mark.row("K-043")
-def test_a_signature_behind_other_parts_finds_its_thought() -> None:
+def test_signature_after_other_parts_is_matched_to_its_thinking() -> None:
     message = only(answer_line(thought("a"), called(), seal("A")), result_line())
     assert message.role == Role.TOOL
     result = loaded(answer_line(thought("a"), text_part("x"), seal("A")))
     sealed = thinking("a", signature="A", issuer="klaude-code")
     assert result.messages[0].content == (sealed, text("x"))
-    assert result.losses  # the place of the signature is kept aside, and said
+    assert result.losses  # the position of the signature is stored and reported
 
 
 @pytest.mark.row("K-044")
-def test_a_signature_without_a_thought_is_kept_in_its_place() -> None:
+def test_signature_without_thinking_keeps_its_position() -> None:
     sealed = seal("A", format="f", id="rs_1")
     result = loaded(answer_line(sealed, text_part("x")))
     assert result.messages[0].content[0] == RedactedThinkingBlock("A", "rs_1", "f", "klaude-code")
 
 
 @pytest.mark.row("K-044")
-def test_a_lone_signature_of_claude_is_thinking_without_text() -> None:
+def test_lone_claude_signature_is_thinking_without_text() -> None:
     sealed = seal("A", model_id="claude-sonnet-4-6")
     result = loaded(user_line(text_part("hi")), answer_line(sealed, text_part("x")))
     assert result.messages[1].content[0] == thinking("", signature="A", issuer="anthropic")
@@ -246,7 +246,7 @@ def test_a_lone_signature_of_claude_is_thinking_without_text() -> None:
 
 
 @pytest.mark.row("K-043", "K-044")
-def test_a_signature_of_a_known_model_goes_back_to_its_provider() -> None:
+def test_signature_of_catalogued_model_is_sent_to_its_provider() -> None:
     expected: dict[str, Any] = {"model_id": "claude-sonnet-4-6"}
     parts = [
         thought("a", **expected),
@@ -268,7 +268,7 @@ def test_a_signature_of_a_known_model_goes_back_to_its_provider() -> None:
 @pytest.mark.parametrize(
     "raw", ['{"a":1}', '{ "a" : 1.10 }', "", "{", "[1]", '{"a":1,"a":2}', '"\\u00e9"']
 )
-def test_arguments_come_back_as_the_model_wrote_them(raw: str) -> None:
+def test_arguments_round_trip_as_raw_text(raw: str) -> None:
     result = loaded(answer_line(called(raw)))
     block = result.messages[0].content[0]
     assert isinstance(block, ToolUseBlock)
@@ -279,7 +279,7 @@ def test_arguments_come_back_as_the_model_wrote_them(raw: str) -> None:
 
 
 @pytest.mark.row("K-035", "K-131")
-def test_pictures_by_url_and_in_a_url() -> None:
+def test_images_by_url_and_data_url() -> None:
     inline = {"type": "image_url", "url": "data:image/png;base64,aWY=", "id": None}
     remote = {"type": "image_url", "url": "https://a/b.png", "id": None}
     result = loaded(user_line(inline, remote))
@@ -293,7 +293,7 @@ def test_pictures_by_url_and_in_a_url() -> None:
 
 
 @pytest.mark.row("K-037", "K-131")
-def test_a_picture_that_the_model_made_is_an_artifact() -> None:
+def test_generated_image_is_an_artifact() -> None:
     part = {
         "type": "image_file",
         "file_path": "/w/a.png",
@@ -310,8 +310,8 @@ def test_a_picture_that_the_model_made_is_an_artifact() -> None:
 
 
 @pytest.mark.row("K-036")
-def test_what_is_known_of_a_file_is_optional_and_comes_back(tmp_path: Path) -> None:
-    """All but the path may be missing; the digest that comes back is still that of the file."""
+def test_optional_file_facts_round_trip(tmp_path: Path) -> None:
+    """Everything but the path may be absent; the digest stays that of the file."""
     file = tmp_path / "a.png"
     file.write_bytes(b"a picture")
     digest = hashlib.sha256(b"a picture").hexdigest()
@@ -356,14 +356,14 @@ def test_a_result_keeps_its_typed_fields() -> None:
     assert [inner.type for inner in block.content] == ["text", "image"]
 
 
-def test_the_accounts_of_a_sub_task_stay_with_the_result() -> None:
+def test_sub_task_usage_stays_with_the_result() -> None:
     result = loaded(answer_line(called()), result_line(task_metadata={"turn_count": 2}))
     assert [loss.path for loss in result.losses] == ["$.data.task_metadata"]
 
 
 @pytest.mark.row("K-054", "K-065", "K-066", "K-067", "K-068", "K-069")
 @pytest.mark.parametrize("status", ["success", "error", "aborted"])
-def test_every_status_of_a_tool(status: str) -> None:
+def test_every_tool_status(status: str) -> None:
     result = loaded(answer_line(called()), result_line(status=status))
     outcome = result.messages[1].metadata.outcome
     assert outcome is not None
@@ -385,13 +385,13 @@ STOPS = [
 
 @pytest.mark.row("K-050", "K-060", "K-061", "K-062", "K-063", "K-064")
 @pytest.mark.parametrize(("word", "reason", "status"), STOPS)
-def test_every_reason_to_stop(word: str, reason: StopReason, status: MessageStatus) -> None:
+def test_every_stop_reason(word: str, reason: StopReason, status: MessageStatus) -> None:
     metadata = only(answer_line(text_part("hi"), stop_reason=word)).metadata
     assert (metadata.stop_reason, metadata.status) == (reason, status)
 
 
 @pytest.mark.row("K-015")
-def test_an_answer_that_a_person_stopped_is_aborted_whatever_the_provider_said() -> None:
+def test_interrupted_response_is_aborted_despite_provider_stop_reason() -> None:
     stopped = provenance(status=MessageStatus.CANCELLED, stop_reason=StopReason.END_TURN)
     data = interchange.dump("klaude-code", [assistant("x", metadata=stopped)]).data
     assert json.loads(data)["data"]["stop_reason"] == "aborted"
@@ -410,7 +410,7 @@ def test_usage_is_split_into_disjoint_counts() -> None:
 
 
 @pytest.mark.row("K-004", "K-028", "K-073", "K-075", "K-076", "K-097")
-def test_events_that_are_no_messages_keep_their_place() -> None:
+def test_non_message_events_keep_their_position() -> None:
     result = loaded(
         user_line(text_part("hi")),
         {"type": "StreamErrorItem", "data": {"error": "overloaded", "created_at": T}},
@@ -423,7 +423,7 @@ def test_events_that_are_no_messages_keep_their_place() -> None:
 
 
 @pytest.mark.row("KX-09", "KX-10")
-def test_summaries_and_retractions_shape_the_view() -> None:
+def test_summaries_and_retractions_change_the_view() -> None:
     brief: dict[str, Any] = {
         "summary": "long ago",
         "first_kept_index": 1,
@@ -518,7 +518,7 @@ def test_a_rewind_that_names_no_checkpoint_is_a_loss() -> None:
 
 
 @pytest.mark.row("KX-10")
-def test_a_retraction_names_its_message_by_line_or_by_text() -> None:
+def test_retraction_refers_to_message_by_line_or_text() -> None:
     first, second = user_line(text_part("one")), user_line(text_part("two"))
 
     def retract(**data: Any) -> list[str]:
@@ -554,7 +554,7 @@ def test_a_line_names_the_first_message_after_a_summary() -> None:
         {"input_tokens": 2**63},
     ],
 )
-def test_counts_that_cannot_be_are_no_usage(counts: dict[str, int]) -> None:
+def test_impossible_counts_are_not_usage(counts: dict[str, int]) -> None:
     answer = answer_line(text_part("x"))
     answer["data"]["usage"] = {"input_tokens": 5, "output_tokens": 5, **counts}
     result = loaded(user_line(text_part("hi")), answer)
@@ -563,7 +563,7 @@ def test_counts_that_cannot_be_are_no_usage(counts: dict[str, int]) -> None:
 
 
 @pytest.mark.row("KX-11")
-def test_an_unknown_event_is_a_sidecar_that_no_model_sees() -> None:
+def test_unknown_event_is_a_sidecar_hidden_from_models() -> None:
     away = {"type": "AwaySummaryEntry", "data": {"text": "later", "created_at": T}}
     result = loaded(user_line(text_part("hi")), away)
     assert isinstance(result.entries[1], SidecarEntry)
@@ -584,7 +584,7 @@ def test_an_unknown_event_is_a_sidecar_that_no_model_sees() -> None:
         "ToolCallItem",
     ],
 )
-def test_what_no_history_holds_is_refused(kind: str) -> None:
+def test_invalid_history_is_refused(kind: str) -> None:
     data = klaude_bytes([user_line(text_part("hi")), {"type": kind, "data": {"content": "x"}}])
     with pytest.raises(ForeignDocumentError, match=kind) as caught:
         interchange.load("klaude-code", data)
@@ -611,25 +611,25 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.row("K-018", "K-034", "K-046", "K-071")
 @pytest.mark.parametrize(("bad", "path", "texts"), BAD, ids=[case[1] + case[2] for case in BAD])
-def test_a_bad_line_is_named_with_its_number_and_path(bad: Any, path: str, texts: str) -> None:
+def test_invalid_line_error_names_line_and_path(bad: Any, path: str, texts: str) -> None:
     with pytest.raises(ForeignDocumentError, match=texts) as caught:
         interchange.load("klaude-code", klaude_bytes([user_line(text_part("ok")), bad]))
     assert (caught.value.format, caught.value.line, caught.value.path) == ("klaude-code", 2, path)
 
 
 @pytest.mark.parametrize("junk", [b"{", b"[]", b'{"type":"UserMessage","type":"x"}', b"\xff"])
-def test_a_line_that_is_no_object_is_named(junk: bytes) -> None:
+def test_non_object_line_error_names_the_line(junk: bytes) -> None:
     with pytest.raises(ForeignDocumentError) as caught:
         interchange.load("klaude-code", b"\n" + junk)
     assert caught.value.line == 2
 
 
-def test_blank_lines_and_a_missing_last_newline_are_no_fault() -> None:
+def test_blank_lines_and_missing_last_newline_are_accepted() -> None:
     data = b"\n" + klaude_bytes([user_line(text_part("hi"))]).rstrip()
     assert len(interchange.load("klaude-code", data).messages) == 1
 
 
-def test_a_result_without_a_call_is_told_by_the_user() -> None:
+def test_result_without_call_becomes_user_text() -> None:
     result = loaded(result_line())
     assert result.messages[0].role == Role.USER
     assert [loss.reason for loss in result.losses] == [
@@ -647,12 +647,12 @@ def test_a_message_without_parts_and_a_time_without_a_zone_are_reported() -> Non
     }
 
 
-def test_parts_in_odd_places_are_sealed() -> None:
+def test_misplaced_parts_become_opaque() -> None:
     result = loaded(user_line(called(), text_part("x")))
     assert isinstance(result.messages[0].content[0], OpaqueBlock)
 
 
-def test_our_own_conversation_is_written_with_every_loss_named() -> None:
+def test_canonical_conversation_is_exported_with_every_loss() -> None:
     sealed = thinking("hm", signature="s", issuer="anthropic")
     outcome = Outcome(status=OutcomeStatus.SUCCESS, tool_name="bash")
     about = MessageMetadata(parent_tool_use_id=tool_id(1), outcome=outcome)
@@ -672,7 +672,7 @@ def test_our_own_conversation_is_written_with_every_loss_named() -> None:
 
 
 @pytest.mark.parametrize("tag", sorted(EVERY_BLOCK))
-def test_every_block_is_written_or_on_the_list(tag: str) -> None:
+def test_every_block_is_exported_or_a_loss(tag: str) -> None:
     message = assistant("x", EVERY_BLOCK[tag])
     dumped = interchange.dump("klaude-code", [message])
     back = interchange.load("klaude-code", dumped.data).messages[0]
@@ -680,7 +680,7 @@ def test_every_block_is_written_or_on_the_list(tag: str) -> None:
         assert tag in {loss.block_type for loss in dumped.losses}
 
 
-def test_a_history_is_a_file_like_any(tmp_path: Path) -> None:
+def test_history_is_recognised_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(klaude_bytes([user_line(text_part("hi"))]))
     assert interchange.detect(path.read_bytes()) == "klaude-code"

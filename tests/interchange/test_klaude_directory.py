@@ -1,4 +1,4 @@
-"""A session in a folder of klaude-code: what a crash at any moment leaves."""
+"""klaude-code session directories, also after a crash at any moment."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def numbered(*messages: Message) -> list[Message]:
 
 
 @pytest.mark.row("KX-16")
-def test_a_line_for_each_event_and_what_a_list_shows_beside_it(tmp_path: Path) -> None:
+def test_directory_has_events_file_and_metadata_file(tmp_path: Path) -> None:
     talk = numbered(*TALK)
     losses = save_directory(tmp_path, talk, work_dir="/work", title="Counting")
     assert not [loss for loss in losses if loss.path.startswith("$.content")]
@@ -57,7 +57,7 @@ def test_a_line_for_each_event_and_what_a_list_shows_beside_it(tmp_path: Path) -
     ]
 
 
-def test_a_session_grows_and_its_lines_stay(tmp_path: Path) -> None:
+def test_growing_session_keeps_existing_lines(tmp_path: Path) -> None:
     talk = numbered(*TALK)
     save_directory(tmp_path, talk[:1])
     before = (tmp_path / EVENTS).read_bytes()
@@ -70,7 +70,7 @@ def test_a_session_grows_and_its_lines_stay(tmp_path: Path) -> None:
     assert len(load_directory(tmp_path).messages) == 4
 
 
-def test_a_torn_line_is_told_and_written_again(tmp_path: Path) -> None:
+def test_torn_line_is_reported_and_rewritten(tmp_path: Path) -> None:
     talk = numbered(*TALK)
     save_directory(tmp_path, talk)
     full = (tmp_path / EVENTS).read_bytes()
@@ -84,7 +84,7 @@ def test_a_torn_line_is_told_and_written_again(tmp_path: Path) -> None:
     assert (tmp_path / EVENTS).read_bytes() == full
 
 
-def test_what_describes_a_session_may_be_missing_or_broken(tmp_path: Path) -> None:
+def test_missing_or_broken_metadata_is_accepted(tmp_path: Path) -> None:
     assert read_meta(tmp_path) == {}
     (tmp_path / META).write_text("{")
     assert read_meta(tmp_path) == {}
@@ -108,7 +108,7 @@ for number in range(100_000):
 
 @pytest.mark.row("KX-16")
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13])
-def test_killed_at_any_moment_it_leaves_what_was_acknowledged(tmp_path: Path, count: int) -> None:
+def test_acknowledged_events_survive_kill_at_any_moment(tmp_path: Path, count: int) -> None:
     root = Path(__file__).parent.parent
     paths = os.pathsep.join([str(root.parent / "src"), str(root)])
     writer = subprocess.Popen(  # noqa: S603 - our own program

@@ -1,6 +1,6 @@
-"""The laws of every format, on documents drawn from the source texts.
+"""The laws of every interchange format, on generated documents.
 
-To draw takes longer than to check, so that all laws share what is drawn.
+Drawing takes longer than checking, so all laws share the drawn documents.
 """
 
 import json
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def drawn(strategy: st.SearchStrategy[T], max_examples: int = 25) -> list[T]:
-    """Examples of a strategy."""
+    """Return examples of a strategy."""
     examples: list[T] = []
 
     @settings(patient, max_examples=max_examples)
@@ -60,19 +60,19 @@ def drawn_messages() -> Sequence[list[Message]]:
 
 
 def parsed(name: str, data: bytes) -> Any:
-    """A document as plain JSON."""
+    """Return a document as plain JSON."""
     if name in ("klaude-code", "gpt2099"):
         return [json.loads(line) for line in data.splitlines() if line.strip()]
     return json.loads(data)
 
 
 def exact(value: Any) -> str:
-    """JSON with the order of keys and the kinds of numbers."""
+    """Return JSON with the order of keys and the types of numbers."""
     return json.dumps(value)
 
 
 def stored(entries: tuple[KnownEntry, ...]) -> list[AnyEntry]:
-    """The entries after a store has written and read them."""
+    """Return the entries after a store has written and read them."""
     return [decode_entry(encode_entry(entry)) for entry in entries]
 
 
@@ -99,14 +99,14 @@ def test_imported_messages_obey_every_rule(name: str) -> None:
 
 
 @pytest.mark.row("K-042")
-def test_a_history_of_klaude_code_comes_back_byte_for_byte() -> None:
+def test_klaude_history_round_trips_byte_for_byte() -> None:
     for document in documents("klaude-code"):
         loaded = interchange.load("klaude-code", document)
         assert interchange.dump("klaude-code", stored(loaded.entries)).data == document
 
 
 @every_format
-def test_every_message_is_written_or_has_a_loss(name: str) -> None:
+def test_every_message_is_exported_or_a_loss(name: str) -> None:
     for conversation in drawn_conversations():
         written = conversation
         if name == "attocode-response":
@@ -121,7 +121,7 @@ def test_every_message_is_written_or_has_a_loss(name: str) -> None:
 
 
 @every_format
-def test_messages_with_unknown_parts_are_written_or_refused(name: str) -> None:
+def test_messages_with_unknown_parts_are_exported_or_refused(name: str) -> None:
     for drawn_list in drawn_messages():
         try:
             dumped = interchange.dump(name, drawn_list)
@@ -158,7 +158,7 @@ def test_a_document_is_recognised(name: str) -> None:
             assert interchange.detect(document) == name, document
 
 
-def test_what_fits_no_format_is_refused_by_name() -> None:
+def test_unrecognised_document_is_refused() -> None:
     with pytest.raises(UnknownFormatError, match="klaude-code"):
         interchange.detect(b'{"hello": 1}')
     with pytest.raises(UnknownFormatError, match="no format 'word'"):
@@ -166,7 +166,7 @@ def test_what_fits_no_format_is_refused_by_name() -> None:
 
 
 @every_format
-def test_a_changed_message_is_written_as_it_is_now(name: str) -> None:
+def test_changed_message_is_exported_as_changed(name: str) -> None:
     for document in documents(name):
         entries = [_changed(entry) for entry in interchange.load(name, document).entries]
         dumped = interchange.dump(name, entries)
@@ -189,25 +189,25 @@ def _changed(entry: KnownEntry) -> KnownEntry:
 
 
 @every_format
-def test_an_entry_of_a_newer_version_is_on_the_list(name: str) -> None:
+def test_entry_of_newer_version_is_a_loss(name: str) -> None:
     newer = b'{"created_at":"2026-01-01T00:00:00Z","id":"x","session_id":"s","type":"mood"}'
     answer = assistant("hi")
     dumped = interchange.dump(name, [answer, decode_entry(newer)])
     assert "mood" in {loss.block_type for loss in dumped.losses}
 
 
-# Words of a format itself, ids, and texts whose spelling is free; the other laws look at them.
+# Keywords of a format, ids, and texts with free spelling; other laws check them.
 _IDS = {"id", "call_id", "callId", "toolCallId", "tool_use_id", "continues"}
 _WORDS = {"type", "role", "created_at", "arguments_json", "status", "stop_reason", "url", *_IDS}
 
 
 def _is_idle(key: str, value: str) -> bool:
-    """Whether a word says nothing: a mere name, or what is meant if nothing is said."""
+    """Return whether a text is a mere name or a default value."""
     return key in _WORDS or (key, value) == ("currency", "USD")
 
 
 def leaves(value: Any, path: str = "$", key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every text and number of a document that means something by itself, with its path."""
+    """Yield every meaningful text and number of a document with its path."""
     if isinstance(value, dict):
         for name, inner in cast("dict[str, Any]", value).items():
             yield from leaves(inner, join_path(path, name), name)
@@ -219,23 +219,23 @@ def leaves(value: Any, path: str = "$", key: str = "") -> Iterator[tuple[str, An
 
 
 @pytest.mark.parametrize("name", ["klaude-code", "attocode", "gpt2099-thread", "gpt2099-context"])
-def test_every_text_is_in_the_messages_or_has_a_loss(name: str) -> None:
-    """What only the original form holds does not count."""
+def test_every_text_is_in_the_messages_or_a_loss(name: str) -> None:
+    """Texts that only the original form has do not count."""
     for document in documents(name):
         check_texts(name, document)
 
 
 def check_texts(name: str, document: bytes) -> None:
-    """Each text of a document is in a message, or its loss is recorded."""
+    """Check that each text of a document is in a message, or that its loss is recorded."""
     loaded = interchange.load(name, document)
-    texts = "\n".join(_texts([_told(entry) for entry in loaded.entries]))
+    texts = "\n".join(_texts([_without_original_form(entry) for entry in loaded.entries]))
     lines = name == "klaude-code"
     for number, record in enumerate(parsed(name, document) if lines else [parsed(name, document)]):
         ids = {loaded.entries[number].id} if lines else {item.id for item in loaded.entries}
         lost = [loss.path for loss in loaded.losses if loss.message_id in ids]
         for path, word in leaves(record):
             if not any(path.startswith(item) for item in lost):
-                # Arguments that were no JSON are kept as text, in which words are escaped.
+                # Non-JSON arguments are stored as text with escapes.
                 assert word in texts or json.dumps(word, ensure_ascii=False)[1:-1] in texts
 
 
@@ -251,8 +251,8 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
 
 
-def _told(entry: KnownEntry) -> Any:
-    """An entry without what is kept for the way back."""
+def _without_original_form(entry: KnownEntry) -> Any:
+    """Return an entry without its original form."""
     if isinstance(entry, MessageEntry):
         metadata = replace(entry.message.metadata, external=None)
         entry = replace(entry, message=replace(entry.message, metadata=metadata))
@@ -270,7 +270,7 @@ ODD_VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("unusual", ODD_VALUES, ids=repr)
-def test_odd_values_come_back(unusual: Any) -> None:
+def test_unusual_values_round_trip(unusual: Any) -> None:
     document = [{"role": "user", "content": "x", "metadata": {"odd": unusual}}]
     loaded = interchange.load("attocode", json.dumps(document))
     back = interchange.dump("attocode", stored(loaded.entries)).data
@@ -280,7 +280,7 @@ def test_odd_values_come_back(unusual: Any) -> None:
 @pytest.mark.slow
 @every_format
 @pytest.mark.parametrize("junk", [b"null", b"[[]]", b"\xff", b'{"a":1,"a":2}', b"[" * 5000])
-def test_junk_is_refused_with_its_place(name: str, junk: bytes) -> None:
+def test_invalid_bytes_error_names_the_path(name: str, junk: bytes) -> None:
     with pytest.raises(ForeignDocumentError) as caught:
         interchange.load(name, junk)
     assert caught.value.line == 1

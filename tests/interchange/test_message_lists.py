@@ -1,4 +1,4 @@
-"""Formats that are read only: every file at hand is recognised, read whole and valid."""
+"""Import-only formats: every sample file is recognised, and imported completely and validly."""
 
 import json
 import sqlite3
@@ -50,7 +50,7 @@ every_file = pytest.mark.parametrize(("name", "path"), files())
 
 
 def read(name: str, document: object, path: Path | None = None) -> list[ForeignSession]:
-    """The sessions of a document, which must be recognised."""
+    """Return the sessions of a document, which must be recognised."""
     data = document if isinstance(document, bytes) else json.dumps(document).encode()
     source = Source(path, data)
     assert detect_format(source).name == name
@@ -65,9 +65,7 @@ def texts(messages: list[Message]) -> list[tuple[str, list[str]]]:
 
 
 @every_file
-def test_a_file_is_recognised_and_valid_and_reading_again_gives_the_same(
-    name: str, path: Path
-) -> None:
+def test_file_is_recognised_valid_and_decoded_deterministically(name: str, path: Path) -> None:
     source = Source(path)
     assert detect_format(source).name == name
     form = session_format(name)
@@ -107,7 +105,7 @@ def _encoded(session: ForeignSession) -> list[bytes]:
 
 
 def _message_texts(name: str, data: bytes) -> list[str]:
-    """The texts that a program shows as messages, read without our code."""
+    """Return the texts that a program shows as messages, read without metis."""
     data = data.replace(b'}{"uuid"', b'}\n{"uuid"')  # as a crash of Qwen Code leaves them
     lines = [data] if data.lstrip()[:1] in b"[{" and b"\n{" not in data else data.splitlines()
     listed: list[str] = []
@@ -405,7 +403,7 @@ def test_spans_that_continue_each_other_are_one_conversation(convention: str) ->
     assert texts(session.messages()) == [(role, [text]) for role, text in turns]
 
 
-def test_the_database_of_llm(tmp_path: Path) -> None:
+def test_llm_database(tmp_path: Path) -> None:
     path = tmp_path / "logs.db"
     database = sqlite3.connect(path)
     database.executescript(
@@ -448,7 +446,7 @@ def test_the_database_of_llm(tmp_path: Path) -> None:
     assert call.input == {"a": 1}
 
 
-def test_the_database_of_openai_agents(tmp_path: Path) -> None:
+def test_openai_agents_database(tmp_path: Path) -> None:
     path = tmp_path / "agents.db"
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE agent_sessions (session_id TEXT)")
@@ -474,7 +472,7 @@ def test_the_database_of_openai_agents(tmp_path: Path) -> None:
     assert [message.role for message in session.messages()] == roles
 
 
-def test_spans_of_other_conversations_stay_apart() -> None:
+def test_spans_of_other_conversations_stay_separate() -> None:
     def span(at: int, *texts: str) -> dict[str, Any]:
         listed = [{"role": "user", "parts": [{"type": "text", "content": text}]} for text in texts]
         attributes = {"gen_ai.input.messages": json.dumps(listed)}

@@ -1,7 +1,7 @@
-"""Providers as gpt2099 calls them: windows in, requests out, and the streams of their answers.
+"""Providers as gpt2099 calls them: contexts in, requests out, and response streams.
 
-`matrix/` has the windows, and for each provider what becomes of each: a body with its losses, or an
-error. `streams.json` has what is shown and what is summed up of recorded streams.
+`matrix/` has the contexts and, for each provider, the expected body with its losses or an error.
+`streams.json` has the expected display and aggregate of recorded streams.
 """
 
 import json
@@ -55,7 +55,7 @@ def read(name: str) -> Mapping[str, Any]:
 
 
 def tools_of(case: str) -> list[ToolDefinition]:
-    """The tools of a window, as a server lists them, in our form."""
+    """Return the tools of a context in canonical form."""
     return [
         ToolDefinition(
             tool["name"], tool["description"], widen_schema(tool["inputSchema"]), SideEffects.READ
@@ -70,7 +70,7 @@ def prepared(provider: str, case: str) -> WireRequest:
 
 
 def replayed(cassette: str) -> bytes:
-    """The first answer of a recording."""
+    """Return the first response of a recording."""
     recorded = yaml.safe_load((CASSETTES / f"{cassette}.yaml").read_text())
     return recorded["interactions"][0]["response"]["body"]["string"].encode()
 
@@ -82,7 +82,7 @@ PAIRS = [(provider, case) for provider in MODELS for case in read("windows")]
 
 
 @pytest.mark.row("GX-12")
-def test_every_window_has_an_expectation_for_every_provider() -> None:
+def test_every_context_has_an_expectation_for_every_provider() -> None:
     assert len(read("windows")) == 14
     for provider in MODELS:
         assert list(read(provider)) == list(read("windows"))
@@ -90,7 +90,7 @@ def test_every_window_has_an_expectation_for_every_provider() -> None:
 
 @pytest.mark.row("GX-12", "GX-01", "G-010", "G-016", "G-017", "G-018")
 @pytest.mark.parametrize(("provider", "case"), PAIRS, ids=[f"{p}-{c}" for p, c in PAIRS])
-def test_a_window_becomes_the_expected_body_or_error(provider: str, case: str) -> None:
+def test_context_becomes_expected_body_or_error(provider: str, case: str) -> None:
     expected = read(provider)[case]
     if "error" in expected:
         with pytest.raises(MetisError) as caught:
@@ -109,7 +109,7 @@ def test_a_window_becomes_the_expected_body_or_error(provider: str, case: str) -
 
 @pytest.mark.row("GX-12")
 @pytest.mark.parametrize(("provider", "case"), PAIRS, ids=[f"{p}-{c}" for p, c in PAIRS])
-def test_the_official_types_take_every_expected_body(provider: str, case: str) -> None:
+def test_sdk_types_accept_every_expected_body(provider: str, case: str) -> None:
     body = dict(read(provider)[case].get("body", {}))
     body.pop("stream", None)
     body.pop("stream_options", None)
@@ -127,7 +127,7 @@ def test_system_messages_are_one_text_for_anthropic_and_parts_for_gemini() -> No
 
 
 @pytest.mark.row("GX-10")
-def test_a_mark_on_a_system_message_is_kept_and_a_single_one_stays_as_it_is() -> None:
+def test_cache_mark_of_system_message_is_kept() -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
     conversation = [
         {"type": "text", "text": "Be kind."},
@@ -147,8 +147,8 @@ def test_a_mark_on_a_system_message_is_kept_and_a_single_one_stays_as_it_is() ->
 
 @pytest.mark.row("GX-07")
 @pytest.mark.parametrize("provider", MODELS)
-def test_the_schema_of_a_server_is_cleaned_and_still_takes_what_it_took(provider: str) -> None:
-    """Facts that no provider takes are gone, names map back, and the official types agree."""
+def test_server_schema_is_fitted_and_accepts_the_same_values(provider: str) -> None:
+    """Unsupported keywords are removed, names map back, and the SDK types accept it."""
     (listed,) = read("windows")["tools"]["tools"]
     body = prepared(provider, "tools").body.decode()
     for refused in ("$schema", "outputSchema", "annotations", "readOnlyHint", "inputSchema"):
@@ -164,7 +164,7 @@ def test_the_schema_of_a_server_is_cleaned_and_still_takes_what_it_took(provider
         assert Draft202012Validator(schema).is_valid(value) or not accepted
 
 
-def test_what_is_no_window_is_refused() -> None:
+def test_invalid_context_is_refused() -> None:
     provider = Provider("anthropic")
     with pytest.raises(ForeignDocumentError):
         provider.prepare_request("[]", model="sonnet")
@@ -181,7 +181,7 @@ def test_what_is_no_window_is_refused() -> None:
 
 
 class FiveFunctions(Protocol):
-    """What gpt2099 asks of a provider."""
+    """The interface that gpt2099 requires of a provider."""
 
     def models(self) -> list[str]: ...
 
@@ -222,7 +222,7 @@ def test_a_provider_is_five_functions(name: str) -> None:
     message = provider.response_stream_aggregate(events)["message"]
     assert set(message) >= {"role", "content", "model", "stop_reason"}
     assert message["stop_reason"] == "tool_use"
-    # The answer goes back into a window, with a result, and into the next request.
+    # The response goes into a context with a result, and into the next request.
     call = next(block for block in message["content"] if block["type"] == "tool_use")
     result = {
         "type": "tool_result",
@@ -246,7 +246,7 @@ def test_a_provider_is_five_functions(name: str) -> None:
 
 @pytest.mark.row("GX-02", "GX-12", "G-048", "G-049")
 @pytest.mark.parametrize("cassette", read("streams"))
-def test_a_recorded_stream_is_shown_and_summed_up_as_expected(cassette: str) -> None:
+def test_recorded_stream_display_and_aggregate(cassette: str) -> None:
     expected = read("streams")[cassette]
     provider = Provider(expected["provider"])
     data = replayed(cassette)
@@ -261,7 +261,7 @@ def test_a_recorded_stream_is_shown_and_summed_up_as_expected(cassette: str) -> 
 
 
 @pytest.mark.row("GX-02")
-def test_a_streamer_tells_the_start_of_a_block_and_what_is_added() -> None:
+def test_streamer_reports_block_starts_and_deltas() -> None:
     one, two = tool_id(1), tool_id(2)
     spelled: list[tuple[StreamEvent, list[dict[str, Any]]]] = [
         (ThinkingDelta("m", 0, "hm"), [{"type": "thinking"}, {"content": "hm"}]),
@@ -283,7 +283,7 @@ def test_a_streamer_tells_the_start_of_a_block_and_what_is_added() -> None:
 
 
 @pytest.mark.row("GX-01")
-def test_an_answer_that_fails_or_does_not_end_is_an_error() -> None:
+def test_failed_or_unfinished_response_is_an_error() -> None:
     provider = Provider("anthropic")
     error = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}
     data = f"event: error\ndata: {json.dumps(error)}\n\n".encode()

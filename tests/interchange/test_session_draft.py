@@ -1,4 +1,4 @@
-"""The entries of a long session while its file is read, and what a second import compares."""
+"""Entries of a long session during import, and comparison at a second import."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ from metis.store import open as open_store
 from session_files import claude_file
 
 
-def test_entries_in_a_file_are_those_in_memory(
+def test_entries_spilled_to_file_equal_those_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = claude_file(tmp_path, "/folder")

@@ -1,4 +1,4 @@
-"""The laws of session files, on every file of other programs that is at hand."""
+"""The laws of session files, on every available file of other programs."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_a_file_is_recognised_and_written_record_by_record(name: str, path: Path
 
 
 @every_file
-def test_messages_satisfy_the_rules_and_reading_again_gives_the_same(name: str, path: Path) -> None:
+def test_messages_are_valid_and_decoded_deterministically(name: str, path: Path) -> None:
     form = session_format(name)
     (session,), (again,) = form.read(Source(path)), form.read(Source(path))
     assert validate_session(session.messages()) == []
@@ -96,7 +96,7 @@ def test_usage_is_counted_once_per_response(name: str, path: Path) -> None:
 
 
 @every_file
-def test_another_program_gets_every_block_or_a_loss_names_it(name: str, path: Path) -> None:
+def test_every_block_is_exported_to_other_programs_or_a_loss(name: str, path: Path) -> None:
     target = session_format("codex" if name == "claude-code" else "claude-code")
     (session,) = session_format(name).read(Source(path))
     if not session.messages():
@@ -112,7 +112,7 @@ def test_another_program_gets_every_block_or_a_loss_names_it(name: str, path: Pa
 
 
 def facts(messages: Sequence[Message]) -> set[str]:
-    """What the blocks say; one message of a program may be two of another."""
+    """Return the content of blocks; one message of a program may be two of another."""
     return {
         str((block.name, block.input) if isinstance(block, ToolUseBlock) else _texts(block))
         for message in messages

@@ -1,4 +1,4 @@
-"""Which rows of the requirements and of the interop cases have a test, and which do not.
+"""List the requirement and interop rows with and without a test.
 
 Run as a program it prints the list; `make rows` does that.
 """
@@ -42,7 +42,7 @@ def group_of(row: str) -> str:
 
 
 class _Collector:
-    """Writes down the marks of every test that pytest collects."""
+    """Records the row marks of every collected test."""
 
     def __init__(self) -> None:
         self.claims: dict[str, list[str]] = {}
@@ -55,7 +55,7 @@ class _Collector:
 
 
 def collect() -> dict[str, list[str]]:
-    """Return the ids that tests claim, each with its tests; needs a process of its own."""
+    """Return the ids that tests claim, each with its tests; needs a separate process."""
     collector = _Collector()
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main(["--collect-only", "-qq", "-m", "", str(TESTS)], plugins=[collector])
@@ -63,7 +63,7 @@ def collect() -> dict[str, list[str]]:
 
 
 def claims() -> dict[str, list[str]]:
-    """Return the claims as another process collects them, so that a running test may ask."""
+    """Return the claims, collected in another process so that a running test can call it."""
     done = subprocess.run(  # noqa: S603 - our own interpreter, our own program
         [sys.executable, __file__, "--json"], check=True, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""What the house promises about its own source."""
+"""Rules about the source code: provider names, file locations, docstrings."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "metis"
 
-# Where `provider_raw` is defined and set aside; beside it only the codecs and adapters use it.
+# The modules that define and exclude `provider_raw`; otherwise only codecs and adapters use it.
 OWNERS = {"canonical/metadata.py"}
 CODECS = ("wire", "adapters")
 
@@ -18,7 +18,7 @@ def modules() -> list[Path]:
 
 
 def bare_code(path: Path) -> ast.Module:
-    """The code of a module without docstrings; comments are gone anyway."""
+    """Return the code of a module without docstrings and comments."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         for name in ("body", "orelse", "finalbody"):
@@ -49,7 +49,7 @@ def names_used(path: Path) -> set[str]:
 
 
 @pytest.mark.row("M-150", "M-194", "M-196", "M-302")
-def test_nobody_but_adapters_reads_provider_raw() -> None:
+def test_only_codecs_and_adapters_read_provider_raw() -> None:
     found = {
         str(path.relative_to(SOURCE))
         for path in modules()
@@ -59,7 +59,7 @@ def test_nobody_but_adapters_reads_provider_raw() -> None:
 
 
 @pytest.mark.row("M-198")
-def test_the_schema_has_no_field_for_the_quirks_of_one_provider() -> None:
+def test_schema_has_no_provider_specific_fields() -> None:
     names = {"cache_control", "logit_bias", "stop_details", "system_fingerprint", "container"}
     for path in (SOURCE / "canonical").glob("*.py"):
         tree = ast.parse(path.read_text())
@@ -72,7 +72,7 @@ def test_the_schema_has_no_field_for_the_quirks_of_one_provider() -> None:
 
 
 @pytest.mark.row("M-004")
-def test_no_module_hard_codes_a_place_for_its_files() -> None:
+def test_no_module_hard_codes_file_locations() -> None:
     for path in modules():
         text = path.read_text()
         assert "~/." not in text, path
@@ -87,7 +87,7 @@ def test_the_core_names_no_provider() -> None:
         assert not [name for name in providers if name in code], path
 
 
-def test_every_public_thing_has_a_sentence() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     missing: list[str] = []
     for path in modules():
         tree = ast.parse(path.read_text())

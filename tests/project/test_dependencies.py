@@ -12,13 +12,13 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = {"keyring"}
-"""Packages that are used if they are there, and that no extra installs."""
+"""Packages that are used if installed, and that no extra installs."""
 SEPARATE = {"xllamacpp"}
 """Packages that `metis local setup` installs into a directory of their own."""
 
 
 def imported_packages() -> set[str]:
-    """The top-level packages that the source imports, but for the standard library and metis."""
+    """Return the imported top-level packages, except the standard library and metis."""
     names: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""The pages say what the code does: generated ones are fresh, examples run, lists are complete."""
+"""The docs match the code: generated pages are current, examples run, lists are complete."""
 
 import importlib.util
 import inspect
@@ -64,7 +64,7 @@ ROW = re.compile(r'"(M-\d{3})"')
 
 
 def build_docs() -> ModuleType:
-    """The script that writes the generated pages."""
+    """Load the script that writes the generated pages."""
     spec = importlib.util.spec_from_file_location("build_docs", ROOT / "scripts" / "build_docs.py")
     assert spec is not None
     assert spec.loader is not None
@@ -87,11 +87,11 @@ def page_id(page: object) -> str:
     return str(page.relative_to(ROOT)) if isinstance(page, Path) else str(page)
 
 
-def test_generated_pages_are_fresh() -> None:
+def test_generated_pages_are_current() -> None:
     assert build_docs().stale() == []
 
 
-def test_the_check_says_so_with_its_exit_code(
+def test_check_of_outdated_page_has_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = build_docs()
@@ -142,7 +142,7 @@ def test_commands_in_examples_exist(page: Path) -> None:
 
 
 @pytest.mark.row("M-037")
-def test_every_tag_has_its_line() -> None:
+def test_every_block_tag_is_documented() -> None:
     for tag, kind in BLOCK_TYPES.items():
         assert f"### {kind.__name__}\n\nTag `{tag}`" in SPEC
 
@@ -176,7 +176,7 @@ def test_every_field_of_every_type_is_described(kind: type[Value]) -> None:
 
 
 def default_of(default: Any, factory: Any) -> str:
-    """What the column says about a default."""
+    """Return the default as written in the column of a table."""
     if factory is not NODEFAULT:
         made = factory()
         return f"`{made}`" if isinstance(made, int) else "all defaults"
@@ -189,7 +189,7 @@ def default_of(default: Any, factory: Any) -> str:
 
 
 def _is_zero(value: Any) -> bool:
-    """Zero equals false, and is written otherwise."""
+    """Return whether a value is the number zero, which equals false."""
     return type(value) is int and value == 0
 
 
@@ -241,7 +241,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     dead = [link for link in LINK.findall(text) if not _is_alive(link, page)]
     assert dead == []
@@ -256,6 +256,6 @@ def _is_alive(link: str, page: Path) -> bool:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors that headings give, in the way of the usual renderers."""
+    """Return the anchors of headings, as common renderers derive them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

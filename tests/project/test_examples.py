@@ -25,12 +25,12 @@ PROGRAMS = (
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_is_read_in_one_look(name: str) -> None:
+def test_example_is_short(name: str) -> None:
     source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert len(source.splitlines()) <= 60
 
 
-def test_the_agents_of_the_readme_have_twelve_lines_and_print_alike(
+def test_agents_of_the_readme_have_twelve_lines_and_equal_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -48,7 +48,7 @@ def test_the_agents_of_the_readme_have_twelve_lines_and_print_alike(
 
 
 def reference() -> ModuleType:
-    """The script that shows the examples in the reference."""
+    """Load the script that puts the examples into the reference."""
     spec = importlib.util.spec_from_file_location(
         "python_reference", ROOT / "scripts" / "python_reference.py"
     )

@@ -1,4 +1,4 @@
-"""Mutants: every kind of change is made once, and compiles."""
+"""The mutation script makes every kind of change, and each mutant compiles."""
 
 import importlib.util
 from pathlib import Path
@@ -23,7 +23,7 @@ def check(items, limit=3):
 
 
 def script() -> ModuleType:
-    """The script as a module."""
+    """Load the script as a module."""
     spec = importlib.util.spec_from_file_location("mutate", SCRIPT)
     assert spec is not None
     assert spec.loader is not None

@@ -1,3 +1,5 @@
+"""The public names of the package."""
+
 import subprocess
 import sys
 from types import ModuleType
@@ -13,14 +15,14 @@ from metis import canonical, catalog, events, routing, session, store
     [metis, canonical, catalog, events, routing, session, store],
     ids=lambda module: module.__name__,
 )
-def test_public_names_are_sorted_and_there(module: ModuleType) -> None:
+def test_public_names_are_sorted_and_defined(module: ModuleType) -> None:
     names: list[str] = module.__all__
     assert names == sorted(names, key=_isort_key)
     assert all(getattr(module, name) is not None for name in names)
 
 
 def _isort_key(name: str) -> tuple[int, str]:
-    """Constants, then classes, then the rest, as the import sorter has it."""
+    """Return the sort key of the import sorter: constants, classes, then the rest."""
     bare = name.strip("_")
     if bare.isupper() and len(bare) > 1:
         return 0, name
@@ -42,7 +44,7 @@ def test_dir_lists_the_public_names() -> None:
     assert dir(metis) == sorted(metis.__all__)
 
 
-def test_importing_the_package_loads_none_of_its_rooms() -> None:
+def test_importing_the_package_loads_no_subpackage() -> None:
     script = (
         "import sys, metis; print([m for m in sys.modules if m.startswith(('metis.', 'msgspec'))])"
     )

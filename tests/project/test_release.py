@@ -1,4 +1,4 @@
-"""The bill of materials, and the provenance by which a release can be checked."""
+"""The software bill of materials and the provenance of a release."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def test_every_declared_package_is_a_component(bill: dict[str, Any]) -> None:
         assert {canonicalize_name(Requirement(text).name) for text in texts} <= set(components)
 
 
-def test_what_a_package_needs_is_a_component_and_what_developers_need_is_not(
+def test_runtime_dependencies_are_components_and_development_ones_are_not(
     bill: dict[str, Any],
 ) -> None:
     names = {item["name"] for item in bill["components"]}
@@ -75,7 +75,7 @@ def test_files_as_built_are_verified(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "as built" in capsys.readouterr().out
 
 
-def test_a_changed_a_missing_and_an_added_file_are_named(tmp_path: Path) -> None:
+def test_changed_missing_and_added_files_are_reported(tmp_path: Path) -> None:
     directory = released(tmp_path)
     (directory / "metis.whl").write_bytes(b"another wheel")
     (directory / "metis.tar.gz").unlink()

@@ -1,4 +1,4 @@
-"""The pages of the specification list the fields that the code has."""
+"""The specification pages list the fields of the code."""
 
 import json
 import re
@@ -18,7 +18,7 @@ SPEC = Path(__file__).parent.parent.parent / "spec"
 
 
 def listed_fields(page: str) -> dict[str, dict[str, str]]:
-    """The fields and defaults in the table of types of a page."""
+    """Return the fields and defaults in the type table of a page."""
     tables: dict[str, dict[str, str]] = {}
     current = ""
     for line in (SPEC / page).read_text(encoding="utf-8").splitlines():
@@ -30,7 +30,7 @@ def listed_fields(page: str) -> dict[str, dict[str, str]]:
 
 
 def fields_of(kind: type[Struct], base: type[Struct]) -> dict[str, str]:
-    """The fields of a class that its base does not have, with their defaults as a page has them."""
+    """Return the fields that a class adds to its base, with defaults as written on a page."""
     shared = {field.name for field in fields(base)}
     listed: dict[str, str] = {}
     for field in fields(kind):

@@ -1,4 +1,4 @@
-"""What the types of the project promise, judged by the type checker."""
+"""Properties of the types, checked with the type checker."""
 
 import json
 import subprocess
@@ -47,7 +47,7 @@ BLOCKS = (
 
 
 def rules_broken(tmp_path: Path, *files: str) -> list[set[str]]:
-    """The rules that each of some files breaks; all are looked at in one run."""
+    """Return the type checker rules that each file breaks, in one run."""
     paths = [tmp_path / f"asked_{number}.py" for number in range(len(files))]
     for path, text in zip(paths, files, strict=True):
         path.write_text(text)
@@ -80,7 +80,7 @@ def matching(*blocks: str) -> str:
 @pytest.mark.skipif(
     not (Path(sys.executable).parent / "basedpyright").exists(), reason="no type checker is here"
 )
-def test_requests_take_messages_only_and_every_kind_of_part_is_known(tmp_path: Path) -> None:
+def test_requests_accept_only_messages_and_unions_are_closed(tmp_path: Path) -> None:
     messages, events, whole, partial = rules_broken(
         tmp_path,
         ASKING.format(argument="messages"),

@@ -1,4 +1,4 @@
-"""Settings: which value holds, where it comes from, and where a fault stands."""
+"""Settings: precedence, origin of values, and location of errors."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -32,14 +32,14 @@ def paths(tmp_path: Path) -> UserPaths:
     return paths
 
 
-def test_without_anything_there_are_defaults(tmp_path: Path) -> None:
+def test_defaults_without_configuration(tmp_path: Path) -> None:
     loaded = load(environment={"METIS_HOME": str(tmp_path)})
     assert loaded.settings.model is None
     assert loaded.settings.tools
     assert loaded.origins["model"] == Origin("default")
 
 
-def test_an_option_counts_before_the_environment_and_that_before_the_file(
+def test_option_overrides_environment_which_overrides_file(
     paths: UserPaths,
 ) -> None:
     from_file = load(environment={}, paths=paths)
@@ -72,7 +72,7 @@ def test_an_option_counts_before_the_environment_and_that_before_the_file(
         ('fallbacks = ["gpt-5"]\n', 1, "there is no setting 'fallbacks'"),
     ],
 )
-def test_a_fault_is_named_with_its_line(
+def test_invalid_value_error_names_the_line(
     paths: UserPaths, text: str, line: int, reason: str
 ) -> None:
     paths.settings.write_text(text)
@@ -82,12 +82,12 @@ def test_a_fault_is_named_with_its_line(
     assert reason in caught.value.reason
 
 
-def test_a_variable_with_nonsense_is_named() -> None:
+def test_invalid_variable_error_names_the_variable() -> None:
     with pytest.raises(SettingsError, match=r"\$METIS_TOOLS: tools: expected 1 or 0, got 'maybe'"):
         load(environment={"METIS_TOOLS": "maybe", "METIS_HOME": "/nowhere"})
 
 
-def test_a_file_that_is_no_text_or_cannot_be_read_is_named(paths: UserPaths) -> None:
+def test_unreadable_file_error_names_the_file(paths: UserPaths) -> None:
     paths.settings.write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="not UTF-8"):
         load(environment={}, paths=paths)
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_text_or_cannot_be_read_is_named(paths: UserPaths) -> 
         load(environment={}, paths=paths)
 
 
-def test_the_file_is_changed_and_comments_stay(paths: UserPaths) -> None:
+def test_changing_a_value_keeps_comments(paths: UserPaths) -> None:
     file = SettingsFile.read(paths.settings)
     changed = file.with_value("model", '"haiku"').with_value("budget.month_usd", "9")
     changed = changed.with_value("base_urls.ollama", None).with_value("system", '"Be brief."')
@@ -119,7 +119,7 @@ def test_a_new_file_begins_with_the_value(tmp_path: Path) -> None:
     assert empty.with_value("model", '"sonnet"').text == 'model = "sonnet"\n'
 
 
-def test_values_are_changed_wherever_they_are_written(tmp_path: Path) -> None:
+def test_values_are_changed_in_any_toml_form(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     for before, name, value, after in (
         ("budget = { day_usd = 1 }\n", "budget.day_usd", "2", "budget = { day_usd = 2 }\n"),
@@ -137,9 +137,7 @@ def test_values_are_changed_wherever_they_are_written(tmp_path: Path) -> None:
     ("text", "name", "value"),
     [("budget = 3\n", "budget.day_usd", "2"), ("", "model", "sonnet"), ("", "model", '"a" "b"')],
 )
-def test_what_cannot_be_changed_is_refused(
-    tmp_path: Path, text: str, name: str, value: str
-) -> None:
+def test_unsupported_change_is_refused(tmp_path: Path, text: str, name: str, value: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=r"use an editor|invalid TOML"):

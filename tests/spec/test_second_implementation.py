@@ -1,4 +1,4 @@
-"""A second implementation, in JavaScript, made from `spec/` alone: it gives the same results."""
+"""An independent JavaScript implementation of `spec/` gives the same vectors."""
 
 import shutil
 import subprocess
@@ -18,13 +18,13 @@ def run(spec: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
 
 
-def test_it_gives_every_vector() -> None:
+def test_second_implementation_gives_every_vector() -> None:
     done = run(SPEC)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "results are those of the vectors" in done.stdout
 
 
-def test_it_notices_a_wrong_vector(tmp_path: Path) -> None:
+def test_second_implementation_rejects_a_wrong_vector(tmp_path: Path) -> None:
     copied = tmp_path / "spec"
     shutil.copytree(SPEC, copied)
     path = copied / "vectors" / "numbers.json"

@@ -1,4 +1,4 @@
-"""The laws of ranges and errors find what an adapter would let through."""
+"""The laws of ranges and errors detect adapters that break them."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from metis.wire.call import AdapterOptions, CanonicalRequest, WireRequest
 
 
 class Vague(Adapter):
-    """An adapter that reports every error as the same one."""
+    """An adapter that encodes every error as the same one."""
 
     def encode_error(self, error: ProviderError) -> tuple[int, bytes]:
         return super().encode_error(AuthenticationError("no", status=error.status))
 
 
-def test_a_number_is_judged_as_the_target_reads_it() -> None:
+def test_number_out_of_target_range_is_a_fault() -> None:
     class Hot(Adapter):
         def preview(self, messages: Any, tools: Any = (), options: Any = None) -> WireRequest:
             wire = super().preview(messages, tools, options)
@@ -33,7 +33,7 @@ def test_a_number_is_judged_as_the_target_reads_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "openai"])
-def test_another_class_of_error_for_a_client_is_a_fault(name: str) -> None:
+def test_wrong_error_class_for_client_is_a_fault(name: str) -> None:
     error = ContextOverflowError("prompt is too long: 9 tokens > 5 maximum", provider="anthropic")
     assert [*error_faults(error, [adapters.get(name)])] == []
     faults = [*error_faults(error, [Vague(adapters.get(name).profile)])]

@@ -1,3 +1,5 @@
+"""Guessing the protocol of a request body."""
+
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ FILES = {
 
 @needs_corpus
 @pytest.mark.parametrize("protocol", FILES)
-def test_recorded_requests_are_guessed_right_or_not_at_all(protocol: str) -> None:
+def test_recorded_requests_are_guessed_correctly_or_not_at_all(protocol: str) -> None:
     guesses = [guess_protocol(body) for _, body in requests(FILES[protocol])]
     wrong = [guess for guess in guesses if guess not in (protocol, None)]
     assert len(wrong) <= len(guesses) // 100
@@ -32,9 +34,9 @@ BODIES: list[tuple[Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("body", "protocol"), BODIES)
-def test_what_only_one_protocol_says_tells(body: Any, protocol: str | None) -> None:
+def test_distinctive_keys_identify_the_protocol(body: Any, protocol: str | None) -> None:
     assert guess_protocol(body) == protocol
 
 
-def test_a_protocol_names_the_adapter_that_speaks_it() -> None:
+def test_protocol_has_a_default_adapter() -> None:
     assert (adapter_for("openai_chat"), adapter_for("unheard_of")) == ("openai", None)

@@ -1,3 +1,5 @@
+"""Recordings of exchanges, and the laws that `metis verify` checks on them."""
+
 import json
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,7 @@ def test_every_law_is_described() -> None:
         (b'{"request":[]}', "$.request: expected object or null, got array"),
     ],
 )
-def test_what_is_no_recording_is_named_with_its_place(line: bytes, reason: str) -> None:
+def test_invalid_recording_error_names_the_path(line: bytes, reason: str) -> None:
     with pytest.raises(DecodeError) as caught:
         read_recording(line)
     assert str(caught.value).startswith(reason)
@@ -99,7 +101,7 @@ def faults(recording: Recording, answers: dict[str, Message] | None = None) -> d
     return {each.law: each.faults for each in check_laws(recording, OLLAMA, answers).verdicts}
 
 
-def test_a_sound_exchange_keeps_its_laws() -> None:
+def test_valid_exchange_obeys_every_law() -> None:
     assert faults(recorded(response=ANSWERED)) == {
         Law.PARSE: (),
         Law.REQUEST: (),
@@ -121,7 +123,7 @@ def test_a_sound_exchange_keeps_its_laws() -> None:
     }
 
 
-def test_what_cannot_be_read_breaks_the_first_law() -> None:
+def test_undecodable_exchange_breaks_the_first_law() -> None:
     broken = recorded(request={"messages": [{"role": "x"}]}, response={"x": 1})
     assert faults(broken) == {
         Law.PARSE: (
@@ -131,7 +133,7 @@ def test_what_cannot_be_read_breaks_the_first_law() -> None:
     }
 
 
-def test_a_recorded_error_breaks_nothing() -> None:
+def test_recorded_error_breaks_no_law() -> None:
     findings = check_laws(recorded(status=404, response={"error": "not found"}), OLLAMA)
     assert findings.notes == ["answered with an error: ollama (404): not found"]
     assert {verdict.law for verdict in findings.verdicts} - SERVING_LAWS == {
@@ -145,7 +147,7 @@ def test_a_recorded_error_breaks_nothing() -> None:
     assert "Bad gateway" in page.notes[0]
 
 
-def test_an_echo_is_the_answer() -> None:
+def test_echoed_message_equals_response() -> None:
     answer = check_laws(recorded(response=ANSWERED), OLLAMA).response
     assert answer is not None
     back = [*REQUEST_BODY["messages"], ASSISTANT, {"role": "user", "content": "on"}]
@@ -157,8 +159,8 @@ def test_an_echo_is_the_answer() -> None:
     assert Law.ECHO not in faults(replace(echo, echo="full"), {"1": answer})
 
 
-def test_an_echo_is_judged_by_what_can_go_back() -> None:
-    """Where an answer rests on a search is told beside it, and has no place in a request."""
+def test_echo_law_ignores_content_without_request_form() -> None:
+    """The search sources of a response have no place in a request."""
     gemini = adapters.get("gemini")
     segment = {"endIndex": 2, "text": "hi"}
     chunk = {"web": {"uri": "https://example.org", "title": "example"}}
@@ -182,7 +184,7 @@ def test_an_echo_is_judged_by_what_can_go_back() -> None:
         assert [v.faults == () for v in verdicts if v.law is Law.ECHO] == [holds]
 
 
-def test_what_was_made_by_hand_may_be_no_answer_at_all() -> None:
+def test_handwritten_echo_may_match_no_response() -> None:
     page = recorded(response_text="method=POST", recorded="hand_made")
     findings = check_laws(page, OLLAMA)
     assert findings.notes[0].startswith("made by hand, and refused: $: not JSON")
@@ -191,7 +193,7 @@ def test_what_was_made_by_hand_may_be_no_answer_at_all() -> None:
 
 
 class Forgetful(adapters.Adapter):
-    """An adapter that breaks the laws: it forgets keys and answers."""
+    """An adapter that breaks the laws: it drops keys and responses."""
 
     def from_wire_request(self, body: Any, context: Any = None) -> Any:
         request = super().from_wire_request(body, context)
@@ -201,7 +203,7 @@ class Forgetful(adapters.Adapter):
         return replace(super().from_wire_response(body, context), content=())
 
 
-def test_a_broken_adapter_is_found_out() -> None:
+def test_broken_adapter_is_detected() -> None:
     forgetful = Forgetful(OLLAMA.profile)
     verdicts = check_laws(recorded(response=ANSWERED), forgetful).verdicts
     assert {each.law: each.faults for each in verdicts if each.law not in SERVING_LAWS} == {
@@ -225,7 +227,7 @@ def test_a_broken_adapter_is_found_out() -> None:
         ({"x y": ["a"]}, {"x y": ["b"]}, ['$["x y"][0]: was string "a", is string "b"']),
     ],
 )
-def test_differences_name_their_places(before: Any, after: Any, expected: list[str]) -> None:
+def test_differences_have_paths(before: Any, after: Any, expected: list[str]) -> None:
     assert list(differences(before, after)) == expected
 
 
@@ -234,7 +236,7 @@ def test_differences_name_their_places(before: Any, after: Any, expected: list[s
 @pytest.mark.parametrize(
     "name", [pytest.param("anthropic_messages", marks=pytest.mark.slow), "ollama"]
 )
-def test_every_recorded_exchange_keeps_every_law(name: str) -> None:
+def test_every_recorded_exchange_obeys_every_law(name: str) -> None:
     answers: dict[str, Message] = {}
     laws: set[Law] = set()
     for line in (CORPUS / f"{name}.jsonl").read_bytes().splitlines():

@@ -1,4 +1,4 @@
-"""Rows of the three neighbours that adapters and formats keep together."""
+"""Requirement rows of klaude-code, attocode and gpt2099 for adapters and formats."""
 
 import ast
 import json
@@ -67,8 +67,8 @@ def body_of(name: str, messages: Sequence[Message], **options: Any) -> dict[str,
 
 
 @pytest.mark.row("K-001", "K-101", "K-134")
-def test_messages_go_in_and_messages_come_out() -> None:
-    """No other type lies between a conversation and the bytes of a provider."""
+def test_adapters_accept_and_return_messages() -> None:
+    """There is no intermediate type between messages and wire bytes."""
     asked, read = get_type_hints(Adapter.to_wire), get_type_hints(Adapter.from_wire_response)
     assert asked["messages"] == Sequence[Message]
     assert read["return"] is Message
@@ -77,7 +77,7 @@ def test_messages_go_in_and_messages_come_out() -> None:
 
 @pytest.mark.row("K-002")
 @pytest.mark.parametrize("name", PROTOCOLS.values())
-def test_each_protocol_writes_requests_and_reads_streams(name: str) -> None:
+def test_each_protocol_encodes_requests_and_decodes_streams(name: str) -> None:
     judged = {"anthropic", "openai", "openai-responses", "gemini", "bedrock-converse", "ollama"}
     assert set(PROTOCOLS.values()) == judged
     assert complaints(name, body_of(name, TALK)) == []
@@ -95,8 +95,8 @@ def test_each_protocol_writes_requests_and_reads_streams(name: str) -> None:
     assert [end.message.content for end in ends] == [answer.content]
 
 
-class Watched(list[Message]):
-    """A conversation that counts how often it is walked through."""
+class IterationCounter(list[Message]):
+    """A list of messages that counts its iterations."""
 
     walks = 0
 
@@ -107,19 +107,21 @@ class Watched(list[Message]):
 
 @pytest.mark.row("K-023", "K-024", "K-133")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_writer_takes_messages_one_by_one_and_looks_at_each_once(protocol: str) -> None:
-    """The boundaries are those of the list: nothing has to be grouped before it is written."""
+def test_encoder_iterates_messages_once(protocol: str) -> None:
+    """Messages are encoded in list order without grouping them first."""
     whole, single, options = CODECS[protocol].history(), CODECS[protocol].history(), CLAUDE
-    turns = Watched(TALK)
+    turns = IterationCounter(TALK)
     whole.add(turns)
-    assert turns.walks == (0 if protocol == "openai_responses" else 1)  # taken over unread there
+    assert turns.walks == (
+        0 if protocol == "openai_responses" else 1
+    )  # copied without being decoded
     for message in TALK:
         single.add([message])
     assert whole.body((), options) == single.body((), options)
 
 
 @pytest.mark.row("K-104", "K-127")
-def test_the_old_helper_that_grouped_messages_is_not_there() -> None:
+def test_message_grouping_helper_is_removed() -> None:
     for path in SOURCE.rglob("*.py"):
         assert "parse_message_groups" not in path.read_text(), path
     for path in (SOURCE / "wire" / "openai_chat").glob("*.py"):
@@ -130,8 +132,8 @@ def test_the_old_helper_that_grouped_messages_is_not_there() -> None:
 
 
 @pytest.mark.row("K-106", "K-107", "K-108", "A-018", "A-020", "A-023")
-def test_the_body_for_anthropic() -> None:
-    """A sealed thought, a call, its result, and marks on exactly the blocks that have them."""
+def test_anthropic_body_with_thinking_call_result_and_cache_marks() -> None:
+    """Sealed thinking, a call, its result, and marks on exactly the hinted blocks."""
     thought = thinking("why", signature="c2ln", issuer="anthropic")
     called = call("read_file", tool_id(1), path="a")
     talk = [
@@ -143,7 +145,7 @@ def test_the_body_for_anthropic() -> None:
     own = called.id.replace("tu_", "toolu_")
     body = body_of("anthropic", talk)
     assert complaints("anthropic", body) == []
-    # What a history calls is defined, whoever defines no tools (T36).
+    # Tools used in the history are defined even if the request has none (T36).
     assert [tool["name"] for tool in body.pop("tools")] == ["read_file"]
     assert body.pop("tool_choice") == {"type": "none"}
     assert body == {
@@ -233,7 +235,7 @@ def test_a_stream_of_chat_completions_adds_up_to_parts_of_every_kind() -> None:
 
 
 @pytest.mark.row("K-125")
-def test_a_conversation_is_shown_from_its_parts() -> None:
+def test_display_text_is_derived_from_blocks() -> None:
     called = call("read_file", tool_id(1), path="a.txt")
     talk = (user("go"), assistant("I look.", called), tool("hello", answers=called.id))
     shown = "\n".join(unstyled(render_message(each)) for each in talk)
@@ -263,7 +265,7 @@ def reasoned(key: str, value: Any) -> dict[str, Any]:
     }
 
 
-def test_reasoning_and_cached_tokens_of_openrouter_are_caught() -> None:
+def test_openrouter_reasoning_and_cached_tokens_are_decoded() -> None:
     answer = adapters.get("openrouter").from_wire_response(reasoned("reasoning", "why"), CONTEXT)
     assert isinstance(answer.content[0], ThinkingBlock)
     assert answer.content[0].text == "why"
@@ -285,7 +287,7 @@ DETAILS = [{"type": "reasoning.text", "text": "why", "signature": "c2ln", "index
         ("reasoning_details", DETAILS),
     ],
 )
-def test_reasoning_goes_back_under_the_name_it_came_with(key: str, value: Any) -> None:
+def test_reasoning_is_sent_back_under_its_original_key(key: str, value: Any) -> None:
     answer = adapters.get("openrouter").from_wire_response(reasoned(key, value), CONTEXT)
     talk = [user("q"), answer, user("on")]
     sent = body_of("openrouter", talk, model="deepseek/deepseek-r1")["messages"][1]
@@ -293,7 +295,7 @@ def test_reasoning_goes_back_under_the_name_it_came_with(key: str, value: Any) -
 
 
 @pytest.mark.row("A-037")
-def test_one_function_writes_tools_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_function_encodes_tools_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     given = [ToolDefinition("f", "Does it.", schema, SideEffects.READ)]
 
@@ -313,7 +315,7 @@ def test_one_function_writes_tools_for_all_hosts(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.row("KX-01", "KX-04")
-def test_the_phase_and_both_ids_go_back_to_responses() -> None:
+def test_phase_and_both_ids_are_sent_back_to_responses() -> None:
     output: list[dict[str, Any]] = [
         {
             "type": "message",
@@ -344,7 +346,7 @@ def test_the_phase_and_both_ids_go_back_to_responses() -> None:
 
 @pytest.mark.row("KX-06")
 @pytest.mark.parametrize("name", PROTOCOLS.values())
-def test_a_call_that_nobody_answered_gets_an_error_as_its_result(name: str) -> None:
+def test_unanswered_call_gets_error_result(name: str) -> None:
     wire = adapters.get(name).to_wire([user("go"), assistant(call("f", tool_id(1))), user("on")])
     assert complaints(name, json.loads(wire.body)) == []
     assert "No result of this call is available" in wire.body.decode()
@@ -352,7 +354,7 @@ def test_a_call_that_nobody_answered_gets_an_error_as_its_result(name: str) -> N
 
 
 @pytest.mark.row("KX-13", "AX-01")
-def test_a_strict_chat_has_all_results_before_anything_else() -> None:
+def test_strict_chat_hosts_get_results_directly_after_calls() -> None:
     talk = numbered(
         user("go"),
         assistant(call("f", tool_id(1)), call("g", tool_id(2))),
@@ -372,7 +374,7 @@ def test_a_strict_chat_has_all_results_before_anything_else() -> None:
 
 
 @pytest.mark.row("AX-07")
-def test_a_stream_that_breaks_off_still_gives_its_calls() -> None:
+def test_truncated_stream_still_has_its_calls() -> None:
     function = {"name": "f", "arguments": '{"a": 1}'}
     use = {"index": 0, "id": "call_1", "type": "function", "function": function}
     decoder = adapters.get("openai").stream_decoder(CONTEXT)

@@ -1,4 +1,4 @@
-"""Rows that other tests touch without proving them: each fails here if the behaviour breaks."""
+"""Requirement rows that other tests cover only in passing; each has its own test here."""
 
 import json
 import logging
@@ -87,7 +87,7 @@ def streamed(name: str, data: bytes) -> Message:
 
 @pytest.mark.row("T44", "M-053")
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_redacted_thinking_comes_back_bit_for_bit_and_in_its_place(*, is_streamed: bool) -> None:
+def test_redacted_thinking_round_trips_in_place(*, is_streamed: bool) -> None:
     adapter = adapters.get("anthropic")
     answer = (
         streamed("anthropic", anthropic_stream())
@@ -103,7 +103,7 @@ def test_redacted_thinking_comes_back_bit_for_bit_and_in_its_place(*, is_streame
 
 
 @pytest.mark.row("T44")
-def test_redacted_content_of_bedrock_comes_back_bit_for_bit_and_in_its_place() -> None:
+def test_bedrock_redacted_content_round_trips_in_place() -> None:
     adapter = adapters.get("bedrock-converse")
     parts: list[dict[str, Any]] = [
         {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}},
@@ -135,7 +135,7 @@ def test_redacted_content_of_bedrock_comes_back_bit_for_bit_and_in_its_place() -
         ),
     ],
 )
-def test_redacted_thinking_without_its_original_form_is_written_in_full(
+def test_redacted_thinking_without_original_form_is_encoded(
     name: str, model: str | None, part: dict[str, Any]
 ) -> None:
     adapter = adapters.get(name)
@@ -150,9 +150,7 @@ def test_redacted_thinking_without_its_original_form_is_written_in_full(
 @pytest.mark.row("T05", "T12")
 @pytest.mark.parametrize("foreign", ["call_a|fc_b", "call_a__thought__c2lnbmF0dXJl"])
 @pytest.mark.parametrize("name", ["anthropic", "openai-responses", "gemini", "bedrock-converse"])
-def test_an_id_that_carries_more_than_an_id_reaches_no_other_protocol(
-    name: str, foreign: str
-) -> None:
+def test_composite_id_is_not_sent_in_other_protocols(name: str, foreign: str) -> None:
     function = {"name": "f", "arguments": "{}"}
     request = {
         "model": "m",
@@ -210,7 +208,7 @@ def _values(value: Any, keys: set[str]) -> list[str]:
 
 
 @pytest.mark.row("T97")
-def test_an_uploaded_file_goes_to_its_host_only_and_elsewhere_its_absence_is_stated() -> None:
+def test_uploaded_file_is_sent_only_to_its_host_and_noted_elsewhere() -> None:
     source = MediaSource("file_id", "file_1", "anthropic")
     talk = [user("read", DocumentBlock(source, "application/pdf"))]
     home = adapters.get("anthropic").to_wire(talk)
@@ -225,7 +223,7 @@ def test_an_uploaded_file_goes_to_its_host_only_and_elsewhere_its_absence_is_sta
 
 @pytest.mark.row("T123")
 @pytest.mark.parametrize("pieces", [["1", "2"], ['{"a":1}', "0"], ['{"a"', ":1}", "}"]])
-def test_arguments_that_parse_too_early_are_never_run_shortened(pieces: Sequence[str]) -> None:
+def test_arguments_that_parse_early_are_not_truncated(pieces: Sequence[str]) -> None:
     chunks: list[Any] = []
     for number, piece in enumerate(pieces):
         head = {"id": "call_1", "type": "function"} if number == 0 else {}
@@ -295,7 +293,7 @@ def test_the_example_of_attocode_becomes_its_example_body() -> None:
     messages = interchange.load("attocode", json.dumps(unified)).messages
     options = AdapterOptions(model="claude-sonnet-4-20250514", max_output_tokens=100)
     body = json.loads(adapters.get("anthropic").to_wire(messages, (), options).body)
-    # The text prints no limit and no tools; the API needs both for this history.
+    # The example has no limit and no tools; the API requires both for this history.
     tools, choice = body.pop("tools"), body.pop("tool_choice")
     assert ([each["name"] for each in tools], choice) == (["read_file"], {"type": "none"})
     assert body.pop("max_tokens") == 100

@@ -1,4 +1,4 @@
-"""Rows of the canonical format that stand between rooms: who translates, who makes ids, events."""
+"""Requirement rows of the canonical format that involve several packages."""
 
 import ast
 import json
@@ -56,7 +56,7 @@ CONTEXT = RequestContext(session_id="sess_42")
 
 
 def imported(path: Path) -> set[str]:
-    """The full names of what a module imports."""
+    """Return the full names of what a module imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -67,7 +67,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.row("M-005", "A-001")
-def test_only_adapters_know_how_a_provider_spells() -> None:
+def test_only_wire_and_adapters_have_provider_formats() -> None:
     protocols = {f"metis.wire.{path.name}" for path in (SOURCE / "wire").iterdir() if path.is_dir()}
     protocols.discard("metis.wire.__pycache__")
     assert {"metis.wire.anthropic", "metis.wire.openai_chat"} <= protocols
@@ -79,13 +79,13 @@ def test_only_adapters_know_how_a_provider_spells() -> None:
         if room == "wire":
             own = ".".join(("metis", *path.relative_to(SOURCE).parts[:2]))
             assert known <= {own}, path
-        # Session files of other programs hold items of their provider's protocol.
+        # Session files of other programs have items of their provider's protocol.
         elif room not in ("adapters", "interchange"):
             assert not known, path
 
 
 @pytest.mark.row("M-166")
-def test_adapters_have_no_source_of_ids_but_the_core() -> None:
+def test_adapters_take_ids_only_from_canonical() -> None:
     sources = {"uuid", "random", "secrets", "ulid", "os"}
     for room in ("wire", "adapters", "projection"):
         for path in (SOURCE / room).rglob("*.py"):
@@ -130,8 +130,8 @@ OWN_IDS = {"anthropic": "toolu_own", "openai": "call_own"}
 
 @pytest.mark.row("M-166", "M-301")
 @pytest.mark.parametrize("name", CALLED)
-def test_ids_are_ours_and_a_provider_sees_its_own_again(name: str) -> None:
-    """Ids are made when a message is; the provider's stay beside, for the provider alone."""
+def test_ids_are_generated_and_provider_receives_its_wire_ids(name: str) -> None:
+    """Ids are generated with a message; wire ids are stored for requests to their provider."""
     adapter = adapters.get(name)
     answers = [adapter.from_wire_response(CALLED[name], CONTEXT) for _ in range(2)]
     assert all(is_ulid(answer.id) for answer in answers)
@@ -151,7 +151,7 @@ def test_ids_are_ours_and_a_provider_sees_its_own_again(name: str) -> None:
 
 
 def whole_subset() -> dict[str, Any]:
-    """A schema that uses every keyword, type and format that a tool may use."""
+    """Return a schema with every keyword, type and format of the tool subset."""
     properties: dict[str, Any] = {f"as_{kind}": {"type": kind} for kind in TYPES}
     properties |= {f"at_{name}": {"type": "string", "format": name} for name in FORMATS}
     properties["either"] = {"type": ["string", "null"], "description": "or nothing"}
@@ -179,7 +179,7 @@ def keywords(schema: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.row("M-162")
-def test_every_construct_of_the_subset_is_sent_unchanged_by_both() -> None:
+def test_every_schema_keyword_of_the_subset_is_sent_unchanged() -> None:
     schema = whole_subset()
     assert keywords(schema) == set(KEYWORDS)
     definition = ToolDefinition("f", "Does it.", schema, SideEffects.READ)
@@ -200,7 +200,7 @@ def test_every_construct_of_the_subset_is_sent_unchanged_by_both() -> None:
 @pytest.mark.parametrize(
     ("model", "thinks"), [("claude-sonnet-4-6", True), ("claude-3-5-haiku-latest", False)]
 )
-def test_thoughts_go_to_models_that_think(model: str, *, thinks: bool) -> None:
+def test_thinking_is_sent_to_reasoning_models(model: str, *, thinks: bool) -> None:
     anthropic = adapters.get("anthropic")
     assert anthropic.capabilities(model).supports_thinking is thinks
     about = provenance(model=f"anthropic:{model}")
@@ -228,7 +228,7 @@ EVENTS: dict[str, StreamEvent] = {
 
 @pytest.mark.row("M-228")
 @pytest.mark.parametrize("tag", EVENTS)
-def test_an_event_is_known_by_its_type_and_has_the_fields_of_its_type(tag: str) -> None:
+def test_stream_event_types_have_their_fields(tag: str) -> None:
     event = EVENTS[tag]
     said = json.loads(msgspec.json.encode(event))
     assert said["type"] == tag == event.type
@@ -238,7 +238,7 @@ def test_an_event_is_known_by_its_type_and_has_the_fields_of_its_type(tag: str) 
 
 
 @pytest.mark.row("M-228")
-def test_events_are_read_by_their_type() -> None:
+def test_events_are_decoded_by_their_type() -> None:
     decoder: msgspec.json.Decoder[StreamEvent] = msgspec.json.Decoder(StreamEvent)
     for event in EVENTS.values():
         assert decoder.decode(msgspec.json.encode(event)) == event
@@ -250,7 +250,7 @@ def test_events_are_read_by_their_type() -> None:
 
 
 @pytest.mark.row("M-299")
-def test_a_result_is_a_message_of_its_own_whatever_the_wire_makes_of_it() -> None:
+def test_tool_result_is_a_separate_message_in_every_protocol() -> None:
     called = call("f", tool_id(1))
     history = [user("go"), assistant(called), tool("ok", answers=called.id)]
     anthropic, openai = adapters.get("anthropic"), adapters.get("openai")
@@ -271,7 +271,7 @@ def test_a_result_is_a_message_of_its_own_whatever_the_wire_makes_of_it() -> Non
 @pytest.mark.row("M-306")
 @pytest.mark.parametrize("name", adapters.names())
 @pytest.mark.parametrize("tag", sorted(EVERY_BLOCK))
-def test_what_a_target_cannot_carry_is_warned_of_and_breaks_nothing(
+def test_unsupported_blocks_give_warnings_and_no_error(
     name: str, tag: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every kind of block, to every provider: no error, and a warning for each loss."""
@@ -290,7 +290,7 @@ def test_what_a_target_cannot_carry_is_warned_of_and_breaks_nothing(
 
 
 @pytest.mark.row("M-306")
-def test_who_sends_cannot_tell_a_bus() -> None:
+def test_adapters_and_projection_do_not_import_events() -> None:
     for room in ("canonical", "projection", "wire", "adapters"):
         for path in (SOURCE / room).rglob("*.py"):
             assert not [name for name in imported(path) if name.startswith("metis.events")], path

@@ -1,4 +1,4 @@
-"""What the source texts ask of requests and answers, on every protocol that there is."""
+"""Requirement rows of requests and responses, on every protocol."""
 
 import json
 from decimal import Decimal
@@ -32,7 +32,7 @@ HALF = '{"path": "a.t'
 
 
 def broken_calls() -> dict[str, dict[str, Any]]:
-    """Answers with a call whose arguments are no JSON, in the protocols that write them as text."""
+    """Yield responses with a call whose arguments are not JSON, where these are text."""
     function = {"name": "read_file", "arguments": HALF}
     chat = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": function}]}
     item = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "read_file"}
@@ -49,8 +49,8 @@ def broken_calls() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.row("M-143")
 @pytest.mark.parametrize("name", broken_calls())
-def test_arguments_are_judged_when_an_answer_is_read(name: str) -> None:
-    """Long before anybody runs a tool: the message itself says that the call cannot be run."""
+def test_arguments_are_checked_when_a_response_is_decoded(name: str) -> None:
+    """The decoded message states that the call cannot be run, before any tool runs."""
     message = adapters.get(name).from_wire_response(broken_calls()[name], CONTEXT)
     (called,) = [block for block in message.content if isinstance(block, ToolUseBlock)]
     assert called.invalid is not None
@@ -60,7 +60,7 @@ def test_arguments_are_judged_when_an_answer_is_read(name: str) -> None:
 
 
 @pytest.mark.row("M-143")
-def test_arguments_of_a_stream_are_judged_when_they_have_come() -> None:
+def test_streamed_arguments_are_checked_when_complete() -> None:
     pieces: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"id": "m", "usage": {}}},
         {
@@ -95,7 +95,7 @@ def test_arguments_of_a_stream_are_judged_when_they_have_come() -> None:
         ("ollama", "qwen3-vl", "llama3.2", image("iVBORw0KGgo="), b"iVBORw0KGgo="),
     ],
 )
-def test_a_model_is_shown_what_it_can_see(
+def test_images_are_sent_only_to_models_with_vision(
     name: str, able: str, unable: str, content: Any, mark: bytes
 ) -> None:
     adapter = adapters.get(name)
@@ -111,7 +111,7 @@ def test_a_model_is_shown_what_it_can_see(
 
 
 @pytest.mark.row("M-219")
-def test_a_model_gets_thoughts_if_it_thinks() -> None:
+def test_thinking_is_sent_only_to_reasoning_models() -> None:
     adapter = adapters.get("anthropic")
     thought = replace(thinking("a plan"), signature="c2ln", issuer="anthropic")
     talk = [user("go"), assistant(thought, text("yes")), user("on")]
@@ -124,7 +124,7 @@ def test_a_model_gets_thoughts_if_it_thinks() -> None:
 
 @pytest.mark.row("M-300")
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_instructions_are_a_message_of_their_own_wherever_the_wire_puts_them(name: str) -> None:
+def test_instructions_are_a_separate_message_in_every_protocol(name: str) -> None:
     stored = [decode(encode(message)) for message in TALK]
     assert stored[0].role is Role.SYSTEM
     assert validate_session(stored) == []
@@ -142,7 +142,7 @@ def test_instructions_are_a_message_of_their_own_wherever_the_wire_puts_them(nam
 
 @pytest.mark.row("K-082")
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_a_request_is_a_function_of_its_messages(name: str) -> None:
+def test_request_is_deterministic(name: str) -> None:
     before = [encode(message) for message in TALK]
     profile = adapters.get(name).profile
     first, second = (adapters.Adapter(profile).to_wire(TALK) for _ in range(2))
@@ -151,7 +151,7 @@ def test_a_request_is_a_function_of_its_messages(name: str) -> None:
 
 
 @pytest.mark.row("A-032")
-def test_what_a_host_says_it_charged_is_kept_beside_our_cost() -> None:
+def test_reported_cost_is_stored_separately_from_computed_cost() -> None:
     said = {"role": "assistant", "content": "hi"}
     body: Any = {
         "id": "gen-1",

@@ -1,4 +1,4 @@
-"""Rows of the source texts that belong to no room alone."""
+"""Requirement rows that belong to no single package."""
 
 import json
 from pathlib import Path
@@ -23,8 +23,8 @@ def hinted(message: Message) -> Message:
 
 
 @pytest.mark.row("M-310")
-def test_what_the_text_refers_to_is_here(tmp_path: Path) -> None:
-    """Two wire protocols and the ULID specification by their facts; the four companions by use."""
+def test_referenced_protocols_and_specifications_are_implemented(tmp_path: Path) -> None:
+    """Two wire protocols and the ULID specification by examples; companion formats by use."""
     talk = [user("hi")]
     assert adapters.get("anthropic").to_wire(talk).path == "/v1/messages"
     assert adapters.get("openai").to_wire(talk).path == "/v1/chat/completions"
@@ -63,14 +63,14 @@ def test_what_the_text_refers_to_is_here(tmp_path: Path) -> None:
     ],
 )
 def test_every_protocol_of_klaude_code_has_an_adapter(protocol: str, name: str) -> None:
-    """The two logins differ from their provider only in the token, which is its key here."""
+    """The two logins differ from their provider only in the token, which is the API key here."""
     place = "projects/p/locations/global" if name == "vertex" else None
     wire = adapters.get(name, place=place).to_wire([user("hi")])
     assert b"hi" in wire.body, protocol
 
 
 @pytest.mark.row("A-028")
-def test_marked_content_is_a_plain_string_for_openai_and_nothing_is_told() -> None:
+def test_cache_marked_content_is_a_plain_string_for_openai_without_loss() -> None:
     wire = adapters.get("openai").to_wire([hinted(system("Be short.")), hinted(user("Hi."))])
     body = json.loads(wire.body)
     assert [turn["content"] for turn in body["messages"]] == ["Be short.", "Hi."]
@@ -79,7 +79,7 @@ def test_marked_content_is_a_plain_string_for_openai_and_nothing_is_told() -> No
 
 
 @pytest.mark.row("A-028")
-def test_several_texts_stay_parts_for_openai_because_a_string_has_no_boundary() -> None:
+def test_several_texts_stay_separate_parts_for_openai() -> None:
     wire = adapters.get("openai").to_wire([hinted(user("Be", "short."))])
     parts = [{"type": "text", "text": "Be"}, {"type": "text", "text": "short."}]
     assert json.loads(wire.body)["messages"] == [{"role": "user", "content": parts}]
