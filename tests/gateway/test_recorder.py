@@ -328,16 +328,19 @@ async def test_side_calls_are_marked_and_counted_and_no_part_of_the_thread(store
     async with recording(store) as recorder:
         probe = Client(recorder, headers=headers)
         await probe.send([user("quota")], assistant("#"), max_tokens=1)
-        main = Client(recorder, headers=headers, system="You are an agent.", tools=TOOLS)
+        system = "You are an agent.\n- **Workspace Directories:**\n  - /home/ann/app\n- x"
+        main = Client(recorder, headers=headers, system=system, tools=TOOLS)
         first = await main.send([user("one")], assistant("two"))
         title = Client(recorder, headers=headers, system="Write a title of five words.")
         await title.send([user("one")], assistant("A title"))
     path = (await threads_of(store, first.session_id)).path()
-    assert texts(path) == ["You are an agent.", "one", "two"]
+    assert texts(path) == [system, "one", "two"]
     marked = [n for n in await notes(store, first.session_id, "session.usage") if "side_call" in n]
     assert len(marked) == 2
     assert marked[1]["side_call"]["messages"][-1]["content"][0]["text"] == "A title"
     overview = (await store.overviews())[0]
+    # The probe came first, and named no directory.
+    assert (await store.session(first.session_id)).workspace_path == "/home/ann/app"
     assert overview.cost_usd == 3 * (Decimal(100) * 3 + Decimal(20) * 15) / 1_000_000
 
 

@@ -176,14 +176,15 @@ class Planner:
 
     def __init__(self, joiner: Joiner) -> None:
         self._joiner = joiner
-        self._sessions: dict[str, None] = {}
+        self._sessions: dict[str, bool] = {}
+        """Which sessions exist, and whether more than side calls made them."""
         self._lock = Lock()
         """Large exchanges are planned in a thread."""
 
-    def remember_session(self, session_id: str) -> None:
+    def remember_session(self, session_id: str, *, is_side: bool = False) -> None:
         """Note that a session exists in the store."""
         with self._lock:
-            self._sessions[session_id] = None
+            self._sessions[session_id] = not is_side
             while len(self._sessions) > _MAX_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
 
@@ -332,12 +333,20 @@ class Planner:
     def _new_session(
         self, exchange: Exchange, request: CanonicalRequest
     ) -> tuple[SessionRecord | None, list[PreparedMessage | AnyEntry]]:
-        """Return the session to create, if it is new, and its first entries."""
-        if exchange.session_id in self._sessions:
-            return None, []
+        """Return the session to create, if it is new, and its first entries.
+
+        A side call, such as that for a title, may come first; it does not name the directory that
+        the agent works in, so that the session is written again with the first other call.
+        """
         join: Join = exchange.facts["join"]
+        is_side = join.kind == "side"
+        is_whole = self._sessions.get(exchange.session_id)
+        if is_whole is not None and (is_whole or is_side):
+            return None, []
         session = new_session(exchange, request)
-        self.remember_session(exchange.session_id)
+        self.remember_session(exchange.session_id, is_side=is_side)
+        if is_whole is not None:
+            return session, []
         data = {
             "client": exchange.headers.get("user-agent", "")[:_MAX_NAME],
             "kind": join.kind,

@@ -68,7 +68,8 @@ _USAGE = (
     *("estimated", "pricing_version", "latency_ms"),
 )
 _WORKING_DIRECTORY = re.compile(
-    r"(?:[Ww]orking directory:|<cwd>|working in the directory:)\s*((?:/|[A-Za-z]:\\)[^\n<`]{0,500})"
+    r"(?:[Ww]orking directory:|<cwd>|working in the directory:|Workspace Directories:\*\*\s{0,9}-)"
+    r"\s*((?:/|[A-Za-z]:\\)[^\n<`]{0,500})"
 )
 _write_json = msgspec.json.Encoder(order="sorted").encode
 

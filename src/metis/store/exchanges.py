@@ -26,6 +26,13 @@ _MAX_DIGESTS = 200
 """How many digests one query looks up; SQLite limits the values of a statement."""
 
 
+_INSERT_SESSION = (
+    f"{INSERT_SESSION} ON CONFLICT (id) DO UPDATE SET workspace_path = excluded.workspace_path "
+    "WHERE sessions.workspace_path = ''"
+)
+"""A side call may have made the session before the agent named its directory."""
+
+
 class ExchangeRow(Struct, frozen=True):
     """The record of an exchange, and whose it is."""
 
@@ -103,7 +110,7 @@ class ExchangeJob(WriteJob):
     def write(self, tables: Tables) -> list[str]:
         """Write everything; return the ids of the messages as they were stored."""
         if self._session is not None:
-            tables.change(f"{INSERT_SESSION} ON CONFLICT DO NOTHING", session_row(self._session))
+            tables.change(_INSERT_SESSION, session_row(self._session))
         rewind = self._rewind
         if rewind is not None and tables.head(rewind.session_id).newest_id:
             RecordJob(rewind).write(tables)
