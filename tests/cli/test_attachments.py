@@ -4,9 +4,16 @@ import pytest
 
 from metis.canonical.blocks import DocumentBlock, TextBlock
 from metis.canonical.errors import InvalidValueError
-from metis.cli.attachments import read_prompt
+from metis.cli import attachments
+from metis.cli.attachments import read_attachment, read_fragment, read_prompt
 
+pytestmark = pytest.mark.anyio
 ALIASES = frozenset({"haiku"})
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +59,27 @@ def test_what_models_are_not_shown_is_refused_in_a_sentence(folder: Path, name: 
     (folder / "program").write_bytes(b"\x7fELF\x00\x01")
     with pytest.raises(InvalidValueError, match="cannot attach"):
         read_prompt(f"look at @{name}", ALIASES)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a file without end")
+def test_a_file_without_end_is_too_large(folder: Path) -> None:
+    (folder / "notes.txt").symlink_to("/dev/zero")
+    with pytest.raises(InvalidValueError, match="larger than"):
+        read_attachment(folder / "notes.txt")
+    with pytest.raises(InvalidValueError, match="larger than"):
+        read_prompt("look at @notes.txt", ALIASES)
+
+
+async def test_links_in_a_circle_are_no_files_without_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachments, "MAX_MATCHES", 500)
+    inner = folder / "inner"
+    inner.mkdir()
+    (inner / "a.txt").write_text("words")
+    for name in ("one", "two"):
+        (inner / name).symlink_to(inner)
+    with pytest.raises(InvalidValueError, match="more than 500 files"):
+        await read_fragment("inner")
+    with pytest.raises(InvalidValueError, match="more than 500 files"):
+        await read_fragment("inner/**/*.txt")

@@ -4,21 +4,29 @@ import asyncio
 import gc
 import gzip
 import json
+import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import cast
 
 import pytest
 from aiohttp import web
 
-from gateway.served import Served, Upstream, reply_chat, serve
+from gateway.served import Served, Upstream, chat_chunk, reply_chat, serve, stream
 from metis.canonical.errors import ContextOverflowError
-from metis.gateway.client_call import read_keys
+from metis.gateway import core, pass_through, recorder
+from metis.gateway.client_call import RequestKeys, read_keys
 from metis.gateway.config import GatewayConfig, Limits, ProviderConfig
 from metis.gateway.endpoints import MAX_PATH, match_other, match_path
 from metis.gateway.exchange import BodyCollector, Exchange
+from metis.gateway.exchange_plans import Draft, ExchangePlans
 from metis.gateway.pass_through import ModelEcho
 from metis.gateway.server import GatewaySocketProtocol
 from metis.gateway.usage_meter import UsageMeter, requested_model
+from metis.store import open as open_store
+from metis.transport import response
 
 pytestmark = pytest.mark.anyio
 
@@ -298,3 +306,56 @@ def test_the_model_is_replaced_in_lines_that_come_in_pieces() -> None:
     data = line * 20
     out = b"".join(echo.feed(data[i : i + 7]) for i in range(0, len(data), 7)) + echo.finish()
     assert out == data.replace(b"theirs", b"mine")
+
+
+async def test_large_requests_and_responses_are_read_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    threads: dict[str, set[int]] = {"keys": set(), "plans": set()}
+    make = ExchangePlans.make
+
+    def counted_keys(body: bytes) -> RequestKeys:
+        threads["keys"].add(threading.get_ident())
+        return read_keys(body)
+
+    def counted_plans(self: ExchangePlans, batch: Sequence[Draft]) -> None:
+        if any(draft.exchange.size > response.LARGE_BYTES for draft in batch):
+            threads["plans"].add(threading.get_ident())
+        make(self, batch)
+
+    for module in (response, recorder):
+        monkeypatch.setattr(module, "LARGE_BYTES", 10_000)
+    monkeypatch.setattr(core, "read_keys", counted_keys)
+    monkeypatch.setattr(ExchangePlans, "make", counted_plans)
+    large = {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 20_000}]}
+    store = open_store(f"sqlite:///{tmp_path}/metis.db")
+    async with serve(Upstream(), store=store) as gateway:
+        assert (await gateway.post("/v1/chat/completions", large))[0] == 200
+    async with open_store(f"sqlite:///{tmp_path}/metis.db") as stored:
+        assert len(await stored.sessions()) == 1
+    assert all(threads.values())
+    assert threading.get_ident() not in threads["keys"] | threads["plans"]
+
+
+async def test_a_stream_that_is_too_long_to_store_is_passed_whole_and_the_gap_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limited = partial(BodyCollector, max_bytes=1000)
+    monkeypatch.setattr(pass_through, "BodyCollector", limited)
+    chunk = chat_chunk('{"content":"words "}')
+    chunks = [*[chunk] * 100, b"data: [DONE]\n\n"]
+    ended: list[Exchange] = []
+
+    async def endless(request: web.Request, _: bytes) -> web.StreamResponse:
+        return await stream(request, chunks)
+
+    async with serve(Upstream(endless)) as gateway:
+        assert gateway.gateway.recorder is not None
+        monkeypatch.setattr(gateway.gateway.recorder, "record", ended.append)
+        request = {**json.loads(BODY), "stream": True}
+        _, _, body = await gateway.post("/v1/chat/completions", request)
+    assert body == b"".join(chunks)
+    (exchange,) = ended
+    assert exchange.is_truncated
+    assert "are stored" in str(exchange.error)
+    assert sum(map(len, exchange.response_parts)) <= 1000

@@ -9,7 +9,14 @@ import msgspec
 from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
-from metis.cli.attachments import attachment_block, decode_text, read_attachment, read_fragment
+from metis.canonical.errors import InvalidValueError
+from metis.cli.attachments import (
+    MAX_ATTACHMENT_BYTES,
+    attachment_block,
+    decode_text,
+    read_attachment,
+    read_fragment,
+)
 from metis.cli.error_text import INCOMPLETE, INTERRUPTED, INVALID, retry_notice
 from metis.cli.output import echo, echo_json, echo_notice, write_data
 from metis.cli.render import first_code
@@ -111,7 +118,10 @@ def _piped_input() -> bytes:
     # A process without standard input, such as one started by cron, has None here.
     if sys.stdin is None or sys.stdin.isatty():
         return b""
-    return sys.stdin.buffer.read()
+    data = sys.stdin.buffer.read(MAX_ATTACHMENT_BYTES + 1)  # a pipe may have no end
+    if len(data) > MAX_ATTACHMENT_BYTES:
+        raise InvalidValueError(f"standard input has more than {MAX_ATTACHMENT_BYTES:,} bytes")
+    return data
 
 
 async def _chat(start: StartOptions) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import glob
 import re
 from collections.abc import Container
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +19,10 @@ from metis.tools.tool import ToolContext, ToolFailedError
 
 # The largest text that can be attached.
 MAX_TEXT_BYTES = 2_000_000
+# The largest file that can be attached, of any kind.
+MAX_ATTACHMENT_BYTES = max(MAX_TEXT_BYTES, MAX_BYTES)
+# How many files, directories and links are looked at for a pattern.
+MAX_MATCHES = 20_000
 # The most files that one pattern may stand for.
 MAX_FRAGMENT_FILES = 200
 
@@ -35,7 +40,9 @@ def read_attachment(path: Path) -> ContentBlock:
         InvalidValueError: the file is missing, too large, or of another type.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            # A device or a pipe has no end, and a large file does not have to be in memory.
+            data = file.read(MAX_ATTACHMENT_BYTES + 1)
     except IsADirectoryError:
         raise InvalidValueError(f"cannot attach {path}: it is a directory; name a file") from None
     except OSError as error:
@@ -59,8 +66,12 @@ def _read_files(source: str) -> list[ContentBlock]:
     if path.exists() and not path.is_dir():
         return [read_attachment(path)]
     pattern = str(path / "**" / "*") if path.is_dir() else str(path)
-    paths = sorted(Path(name) for name in glob.iglob(pattern, recursive=True))  # noqa: PTH207 - the pattern may be absolute
-    files = [path for path in paths if path.is_file()]
+    matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207 - the pattern may be absolute
+    # Two links of a directory to itself are a tree without end.
+    names = list(islice(matches, MAX_MATCHES + 1))
+    if len(names) > MAX_MATCHES:
+        raise InvalidValueError(f"cannot add {source}: more than {MAX_MATCHES:,} files and links")
+    files = [path for path in sorted(map(Path, names)) if path.is_file()]
     if not files:
         raise InvalidValueError(f"cannot add {source}: no such file")
     if len(files) > MAX_FRAGMENT_FILES:

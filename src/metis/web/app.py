@@ -247,9 +247,11 @@ class Viewer:
                 return self._live(pages, session_id, number(request.query.get("after")))
             case ["s", session_id, *rest] if page := pages.of_session.get("/".join(rest)):
                 await pages.check_access(session_id)
-                return self._render(await page(session_id, request.query), secret)
+                content = await page(session_id, request.query)
+                return await asyncio.to_thread(self._render, content, secret)
             case _ if listing := pages.listings.get("/".join(parts)):
-                return self._render(await listing(request.query), secret)
+                content = await listing(request.query)
+                return await asyncio.to_thread(self._render, content, secret)
             case _:
                 return self._error(404, "there is no such page")
 
@@ -260,9 +262,8 @@ class Viewer:
         match parts:
             case ["s", session_id, "replay"]:
                 await pages.check_access(session_id)
-                return self._render(
-                    await pages.comparisons.replay(session_id, request.form), secret
-                )
+                content = await pages.comparisons.replay(session_id, request.form)
+                return await asyncio.to_thread(self._render, content, secret)
             case _:
                 return self._error(405, "this page only shows; nothing can be changed here")
 

@@ -1,5 +1,6 @@
 """The pages that compare: one request for two models, losses, other prices, other answers."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -44,7 +45,7 @@ class ComparisonPages:
         second = query.get("second") or views.DEFAULT_TARGETS[1]
         diff, fault = None, ""
         try:
-            diff = views.request_diff(messages, first, second)
+            diff = await asyncio.to_thread(views.request_diff, messages, first, second)
         except MetisError as error:
             fault = str(error)
         return Content(
@@ -68,7 +69,7 @@ class ComparisonPages:
         names = [chosen] if chosen else list(views.DEFAULT_TARGETS)
         history = await self._store.history(session_id)
         messages = views.request_history(history, None)
-        rows, others, faults = views.loss_lane(messages, names)
+        rows, others, faults = await asyncio.to_thread(views.loss_lane, messages, names)
         calls = await self._calls(session_id=session_id)
         return Content(
             template="losses.html",
@@ -89,13 +90,14 @@ class ComparisonPages:
     async def session_what_if(self, session_id: str, query: Query) -> Content:
         """Return what a conversation would cost under another model or price table."""
         calls = await self._calls(session_id=session_id)
-        return self._what_if_page(calls, query, await self._store.session(session_id))
+        session = await self._store.session(session_id)
+        return await asyncio.to_thread(self._what_if_page, calls, query, session)
 
     async def what_if(self, query: Query) -> Content:
         """Return what a project or a time would cost under another model or price table."""
         await self._index.refresh_if_due()
         calls = await self._calls(days=days(query), project=query.get("project", ""))
-        return self._what_if_page(calls, query, None)
+        return await asyncio.to_thread(self._what_if_page, calls, query, None)
 
     def _what_if_page(self, calls: Sequence[turns.Call], query: Query, session: Any) -> Content:
         version = query.get("prices", "")

@@ -1,5 +1,6 @@
 """The pages about one conversation: its messages, one response of it, its bytes and its export."""
 
+import asyncio
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -238,8 +239,8 @@ class ConversationPages:
     async def _exported(self, session_id: str, *, is_redacted: bool) -> tuple[bytes, Sequence[Any]]:
         session = await self._store.session(session_id)
         messages = await self._store.messages(session_id)
-        data = bytes(write_html(Conversation(session, messages)).data)
-        return redact(data, [str(Path.home())]) if is_redacted else (data, ())
+        # In a thread: ten megabytes take a second, in which no other page would be answered.
+        return await asyncio.to_thread(_export, Conversation(session, messages), is_redacted)
 
     async def export_preview(self, session_id: str, query: Query) -> Content:
         """Return what an export with redaction would replace."""
@@ -257,6 +258,11 @@ class ConversationPages:
         """Return a conversation as one HTML file, redacted or as it is."""
         data, _ = await self._exported(session_id, is_redacted=bool(query.get("redact")))
         return Content(data=data, file_name="conversation.html")
+
+
+def _export(conversation: Conversation, is_redacted: bool) -> tuple[bytes, Sequence[Any]]:  # noqa: FBT001 - called by position
+    data = bytes(write_html(conversation).data)
+    return redact(data, [str(Path.home())]) if is_redacted else (data, ())
 
 
 def stored_message(history: Sequence[AnyEntry], message_id: str) -> Message:
