@@ -1,4 +1,4 @@
-"""Short words for long Structs: `user("hi")`, `assistant(call("read_file", path="a"))`."""
+"""Builders of messages and blocks: `user("hi")`, `assistant(call("read_file", path="a"))`."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -42,12 +42,12 @@ MODEL = "anthropic:claude-sonnet-4-6"
 
 
 def ulid(number: int) -> str:
-    """The ULID number `number` of a day in May."""
+    """Return the ULID with a given number within a fixed day."""
     return int_to_ulid((1_778_241_600_000 << 80) + number)
 
 
 def tool_id(number: int = 1) -> str:
-    """A tool id as we mint them."""
+    """Return a canonical tool id."""
     return f"tu_{ulid(number)}"
 
 
@@ -102,7 +102,7 @@ def routing(**fields: Any) -> RoutingDecisionRecord:
 
 
 def provenance(**fields: Any) -> MessageMetadata:
-    """What every complete assistant message says about its making."""
+    """Return the provenance that every complete assistant message requires."""
     given: dict[str, Any] = {
         "model": MODEL,
         "provider": "anthropic",
@@ -134,14 +134,14 @@ def assistant(*content: ContentBlock | str, **fields: Any) -> Message:
 
 
 def tool(*content: ContentBlock | str, answers: str | None = None, **fields: Any) -> Message:
-    """A TOOL message with one result, made of `content`."""
+    """Return a TOOL message with one result of `content`."""
     answered = answers or tool_id()
     metadata = MessageMetadata(parent_tool_use_id=answered)
     return message(Role.TOOL, result(*content, answers=answered), **{"metadata": metadata} | fields)
 
 
 def numbered(*messages: Message) -> list[Message]:
-    """The same messages with ids in order."""
+    """Return the messages with ids in order."""
     return [_with_id(ulid(100 + place), each) for place, each in enumerate(messages)]
 
 

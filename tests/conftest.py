@@ -1,4 +1,4 @@
-"""Settings of all tests: the same examples in every run, so that a green suite stays green.
+"""Settings of all tests: equal examples in every run, so that results are repeatable.
 
 `METIS_TEST_RANDOM=1` draws new examples; `METIS_TEST_ORDER=7` runs the tests in an order drawn with
 that number. Compiled modules are always stored.

@@ -1,4 +1,4 @@
-"""Recorded exchanges with real providers, where they lie beside the checkout."""
+"""Recorded exchanges with real providers, if they are beside the checkout."""
 
 import json
 import os
@@ -16,7 +16,7 @@ needs_corpus = pytest.mark.skipif(
     not CORPUS.exists(), reason="the recorded exchanges are not beside this checkout"
 )
 
-# A quick look takes every tenth exchange or so; the laws are proved with all of them.
+# The default run uses about every tenth exchange; the slow tests use all.
 STEP = int(os.environ.get("METIS_CORPUS_STEP", "1"))
 needs_whole_corpus = pytest.mark.skipif(
     STEP > 1 or not CORPUS.exists(), reason="not all recorded exchanges are read"
@@ -28,7 +28,7 @@ Exchange = dict[str, Any]
 
 @cache
 def exchanges(protocol: str) -> list[Exchange]:
-    """Every exchange of a protocol."""
+    """Return every exchange of a protocol."""
     path = CORPUS / f"{protocol}.jsonl"
     if not path.exists():
         return []
@@ -36,26 +36,26 @@ def exchanges(protocol: str) -> list[Exchange]:
 
 
 def requests(protocol: str) -> Iterator[tuple[str, Any]]:
-    """The ids and the bodies of all requests."""
+    """Return the ids and bodies of all requests."""
     for exchange in exchanges(protocol):
         if exchange["request"]:
             yield exchange["id"], exchange["request"]
 
 
 def responses(protocol: str) -> Iterator[Exchange]:
-    """The exchanges that were answered by a plain JSON body."""
+    """Return the exchanges with a plain JSON response."""
     for exchange in exchanges(protocol):
         if isinstance(exchange["response"], dict):
             yield exchange
 
 
 def streams(protocol: str) -> Iterator[tuple[str, bytes]]:
-    """The ids and the bytes of all streams."""
+    """Return the ids and bytes of all streams."""
     for exchange in exchanges(protocol):
         if exchange["sse"]:
             yield exchange["id"], exchange["sse"].encode()
 
 
 def body_of(value: Any) -> bytes:
-    """A JSON value as it would come over the wire."""
+    """Return a JSON value as wire bytes."""
     return json.dumps(value, ensure_ascii=False).encode()

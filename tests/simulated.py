@@ -1,4 +1,4 @@
-"""What tests of the simulator share: tools, images, and a valid request of each protocol."""
+"""Shared by simulator tests: tools, images, and a valid request of each protocol."""
 
 import base64
 import struct
@@ -186,7 +186,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "gemini": GEMINI,
     "ollama": OLLAMA,
 }
-"""A valid request of each protocol with about everything in it."""
+"""A valid request of each protocol with most features."""
 
 PATHS = {
     "anthropic": "/v1/messages",

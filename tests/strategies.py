@@ -1,4 +1,4 @@
-"""What hypothesis draws from: any JSON, any block, any message, any conversation."""
+"""Hypothesis strategies: any JSON, any block, any message, any conversation."""
 
 import json
 from base64 import b64encode
@@ -47,7 +47,7 @@ from metis.canonical.value import OpenEnum, Value, fields_of
 
 
 class Unknown(Enum):
-    """How much of a drawn value a newer version may have written."""
+    """How much of a drawn value is unknown to this version."""
 
     NOTHING = auto()
     FIELDS = auto()
@@ -67,10 +67,10 @@ VALUE_TYPES: tuple[type[Value], ...] = (
     MediaSource,
     *BLOCK_TYPES.values(),
 )
-"""Every type that a message is made of."""
+"""Every type that can be part of a message."""
 
 KNOWN_NAMES = {"type"} | {field.encode_name for kind in VALUE_TYPES for field in fields_of(kind)}
-"""Names that some type has as a field; an unknown field bears another."""
+"""Field names of all types; an unknown field has another name."""
 
 ODD_TEXTS = (
     b"1.10",
@@ -95,7 +95,7 @@ integers = st.integers(-(10**6), 10**6) | st.sampled_from([2**63, 2**64, 2**70, 
 
 
 def json_values(*, simple: bool = False) -> SearchStrategy[Any]:
-    """Any JSON; with `simple`, only numbers that everybody writes alike."""
+    """Draw any JSON; with `simple`, only numbers with one common spelling."""
     numbers = st.integers(-(2**53), 2**53) | simple_floats if simple else integers | floats
     scalars = st.none() | st.booleans() | numbers | words
     return st.recursive(
@@ -111,7 +111,7 @@ def json_objects(*, simple: bool = False) -> SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def json_texts(draw: st.DrawFn, values: SearchStrategy[Any] | None = None) -> bytes:
-    """JSON as somebody else might write it: blanks, escapes, key order, odd numbers."""
+    """Draw JSON with unusual whitespace, escapes, key order and numbers."""
     if values is None and draw(st.booleans()):
         return draw(st.sampled_from(ODD_TEXTS))
     value = draw(json_values() if values is None else values)
@@ -125,7 +125,7 @@ def json_texts(draw: st.DrawFn, values: SearchStrategy[Any] | None = None) -> by
 
 
 def extras(unknown: Unknown = Unknown.EVERYTHING) -> SearchStrategy[Any]:
-    """Unknown fields, or mostly none."""
+    """Draw unknown fields, mostly none."""
     if unknown is Unknown.NOTHING:
         return st.just(UNSET)
     odd_names = names | words | st.sampled_from(["extra", "sealed", "Type", "ünï"])
@@ -155,7 +155,7 @@ def _tagged(fields: dict[str, Any], tag: str) -> dict[str, Any]:
 
 
 def blocks(unknown: Unknown = Unknown.EVERYTHING) -> SearchStrategy[ContentBlock]:
-    """Any block of any tag, also inside tool results."""
+    """Draw any block of any tag, also inside tool results."""
     flat = st.one_of([*_leaf_blocks(unknown).values()])
     return st.recursive(flat, lambda inner: results(inner, unknown), max_leaves=3)
 
@@ -320,7 +320,7 @@ def metadata(unknown: Unknown = Unknown.EVERYTHING) -> SearchStrategy[MessageMet
 
 
 def messages(unknown: Unknown = Unknown.EVERYTHING) -> SearchStrategy[Message]:
-    """Any message that can be written, whether or not it keeps the rules."""
+    """Draw any encodable message, valid or not."""
     return st.builds(
         Message,
         id=words,
@@ -354,7 +354,7 @@ _thoughts = st.builds(ThinkingBlock, text=words, signature=_maybe(words)) | st.b
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Message]:
-    """A session of the source text that keeps every rule, strict ones too."""
+    """Draw a session of the base specification that obeys every rule, strict ones too."""
     made: list[Message] = []
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Plugins: the example package adds one of everything, and a broken one breaks nothing."""
+"""Plugins: the example package adds one of each kind, and a broken one is skipped."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def install(directory: Path, name: str, groups: dict[str, dict[str, str]], versi
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory on the path of modules; what is installed there is seen from then on."""
+    """Yield a directory on the module path, into which packages can be installed."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
@@ -75,7 +75,7 @@ def forget() -> None:
 
 @pytest.fixture
 def acme(directory: Path) -> Path:
-    """The example package, installed."""
+    """Return the installed example package."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     shutil.copytree(EXAMPLE / "src" / "metis_acme", directory / "metis_acme")
     install(directory, "metis_acme", project["entry-points"], project["version"])
@@ -87,7 +87,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_the_example_adds_one_of_everything(acme: Path) -> None:
+def test_example_package_adds_one_of_each_kind(acme: Path) -> None:
     code, output, _ = run("plugins", "--json")
     rows = json.loads(output)
     assert code == 0
@@ -96,7 +96,7 @@ def test_the_example_adds_one_of_everything(acme: Path) -> None:
     assert {(row["package"], row["version"]) for row in rows} == {("metis-acme", "1.0.0")}
 
 
-def test_the_program_sees_an_installed_package(acme: Path, tmp_path: Path) -> None:
+def test_program_loads_an_installed_package(acme: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "metis", "plugins"]
     path = os.pathsep.join((str(acme), str(ROOT / "src")))
     environment = {**os.environ, "PYTHONPATH": path, "METIS_HOME": str(tmp_path)}
@@ -116,7 +116,7 @@ def test_a_provider_of_a_plugin_answers_like_any_other(acme: Path, tmp_path: Pat
         reply = session.ask("say done")
         assert reply.text == "done"
         assert reply.metadata.provider == "acme"
-        # The plugin's table prices what no table of metis does, and the record names both.
+        # The plugin's table prices its models, and the record names both tables.
         assert reply.usage is not None
         assert reply.usage.pricing_version.endswith("+acme-2026-11")
         assert reply.cost > 0
@@ -241,7 +241,7 @@ def test_a_broken_plugin_is_reported_and_skipped(
     assert (code, output.count("✗"), output.count("→")) == (1, len(rows), len(rows))
 
 
-def test_a_plugin_replaces_nothing(acme: Path, directory: Path) -> None:
+def test_plugin_cannot_replace_built_in_names(acme: Path, directory: Path) -> None:
     (directory / "bad.py").write_text("from metis_acme import *\nfrom metis_acme import command\n")
     groups = {
         plugins.PROVIDERS: {"anthropic": "bad:PROVIDER", "acme": "bad:PROVIDER"},
@@ -263,7 +263,7 @@ def test_nothing_is_imported_before_it_is_needed(acme: Path) -> None:
     assert "metis_acme" not in sys.modules
 
 
-def test_a_question_looks_for_no_plugin(acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_shot_prompt_loads_no_plugin(acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "_plugin_commands", pytest.fail)
     group = main.cli
     context = main.click.Context(group)
@@ -278,7 +278,7 @@ def test_the_environment_turns_plugins_off(acme: Path, monkeypatch: pytest.Monke
     assert run("plugins")[1:] == ("", "METIS_PLUGINS turns plugins off.\n")
 
 
-def test_of_two_copies_of_a_package_the_first_on_the_path_counts(
+def test_first_of_two_package_copies_on_the_path_is_used(
     acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
@@ -288,7 +288,7 @@ def test_of_two_copies_of_a_package_the_first_on_the_path_counts(
     assert {plugin.version for plugin in plugins.installed_plugins()} == {"1.0.0"}
 
 
-def test_the_scan_agrees_with_the_standard_library(acme: Path) -> None:
+def test_package_scan_equals_importlib_metadata(acme: Path) -> None:
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and only for this test
 
     for group in plugins.GROUPS:

@@ -1,4 +1,4 @@
-"""The tests that section 11.1 of the source text requires, in its order and under its names."""
+"""The tests that section 11.1 of the base specification requires, under its names."""
 
 import logging
 from decimal import Decimal
@@ -39,7 +39,7 @@ SCENARIOS = scenarios()
 @pytest.mark.row("M-282")
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if "-call-" in name])
 def test_round_trip_per_provider(name: str) -> None:
-    """Canonical, wire, recorded cassette, wire, canonical: the bytes of the golden file."""
+    """Canonical to wire, recorded cassette, wire to canonical: the bytes of the golden file."""
     with cassette(name):
         played = play(SCENARIOS[name], NOWHERE)
     assert golden(played) == (FOLDER / f"{name}.jsonl").read_bytes()
@@ -79,7 +79,7 @@ ANSWERS = {"anthropic": anthropic_answer, "openai": openai_answer}
 
 @pytest.mark.parametrize("third", adapters.names())
 def test_cross_provider_continuity(third: str, tmp_path: Path) -> None:
-    """Turns that alternate between providers are kept, read, and continued on a third."""
+    """Turns that alternate between providers are stored, loaded and continued on a third."""
     session: list[Message] = [system(text("be brief"))]
     for number in range(6):
         name = ("anthropic", "openai")[number % 2]
@@ -108,7 +108,7 @@ def test_cross_provider_continuity(third: str, tmp_path: Path) -> None:
 
 
 def test_capability_mismatch() -> None:
-    """A history that must not lose a part is refused by a model that cannot carry it, with why."""
+    """A history with a critical part is refused, with the reason, by a model that lacks support."""
     picture = user(replace(image(), critical=True))
     adapters.get("anthropic").to_wire([picture])
     with pytest.raises(CriticalLossError) as caught:
@@ -119,7 +119,7 @@ def test_capability_mismatch() -> None:
 
 @pytest.mark.row("M-285")
 def test_schema_migration() -> None:
-    """A message of version 1 is read under version 2: the step runs, and the result is right."""
+    """A version 1 message is read under version 2: the step runs, and the result is correct."""
 
     def step(row: RawFields) -> RawFields:
         row["session_id"] = Raw(b'"renamed"')
@@ -147,7 +147,7 @@ def test_schema_migration() -> None:
     ids=lambda construct: next(iter(construct)),
 )
 def test_tool_schema_validation(construct: dict[str, Any]) -> None:
-    """A schema with a construct that is not allowed fails registration, loudly."""
+    """A schema with a forbidden construct is refused at registration."""
     schema = {"type": "object", "properties": {"a": {"type": "object", **construct}}}
     wrong = ToolDefinition(
         name="f", description="", input_schema=schema, side_effects=SideEffects.READ
@@ -158,9 +158,10 @@ def test_tool_schema_validation(construct: dict[str, Any]) -> None:
 
 @pytest.mark.row("M-287")
 def test_lossy_projection_logging(caplog: pytest.LogCaptureFixture) -> None:
-    """A thought on its way to OpenAI gives one WARN record with five facts.
+    """Thinking that is dropped for OpenAI gives one WARN record with five facts.
 
-    No bus is told: the rooms that project and send stand above the events, and cannot see them.
+    There is no bus event: projection and adapters are below the events package and cannot import
+    it.
     """
     thought = assistant(thinking("hm", signature="c2ln", issuer="anthropic"), text("hi"))
     with caplog.at_level(logging.DEBUG, logger="metis.adapters"):
@@ -179,7 +180,7 @@ def test_lossy_projection_logging(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.row("M-288")
 def test_cost_computation() -> None:
-    """Known answers, known prices: the sum is right to the last digit."""
+    """Given usage and prices, the cost is exact."""
     first = anthropic_answer(1)
     first["usage"] = {
         "input_tokens": 1200,

@@ -1,4 +1,4 @@
-"""The four worked examples of the source text (sections 8.1 to 8.4), with real ids and prices."""
+"""The four worked examples of the base specification (sections 8.1 to 8.4)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -101,7 +101,7 @@ class _SessionBuilder:
 
 
 def worked_examples(now_ms: Callable[[], int] = lambda: 1_778_232_600_000) -> list[Example]:
-    """The examples of sections 8.1 to 8.4, in order; the second and third are one session."""
+    """Return the examples of sections 8.1 to 8.4; the second and third are one session."""
     ids = UlidSource(now_ms=now_ms, random_bits=lambda: 0)
     swap = _SessionBuilder(f"sess_{ids.mint()}", ids)
     return [

@@ -1,4 +1,4 @@
-"""What tests of the command line share: a user without a key or a server."""
+"""Shared fixtures of command line tests: a user without keys or servers."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ FORKED = Path(__file__).with_name("forked.py")
 
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The socket of a process that has `metis` loaded and runs copies of itself."""
+    """Yield the socket of a process that has `metis` loaded and forks for each run."""
     path = tmp_path_factory.mktemp("forked") / "socket"
     with subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, str(FORKED), "serve", str(path)],
@@ -32,7 +32,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def restored_log() -> Iterator[None]:
-    """Undo what `--verbose` does to the log, which outlives a command that a test runs."""
+    """Undo the log configuration of `--verbose`, which outlives a command run by a test."""
     log = logging.getLogger("metis")
     handlers, level = list(log.handlers), log.level
     yield
@@ -42,7 +42,7 @@ def restored_log() -> Iterator[None]:
 
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of a user without a key or a server, who stands in an empty folder."""
+    """Return the home of a user without keys or servers, in an empty directory."""
     for name in adapters.names():
         monkeypatch.delenv(adapters.get(name).profile.auth.variable or "METIS_MODEL", raising=False)
     for name in ("METIS_STORE", "METIS_TOOLS", "METIS_BUDGET_DAY_USD"):

@@ -1,10 +1,10 @@
-"""Forked: runs of `metis` that begin as copies of one process which has everything loaded.
+"""Run `metis` as forks of one process that has every module loaded.
 
-Tests run the program more than a hundred times, and nearly all of that time goes into loading the
-same modules. A run has its own process, arguments, folder, variables and streams, as any other, and
-in a pseudo-terminal also its own session.
+Tests run the program more than a hundred times, and nearly all of that time is spent loading
+modules. Each run has its own process, arguments, directory, variables and streams, and in a
+pseudo-terminal also its own session.
 
-    python forked.py serve SOCKET     the process that is copied
+    python forked.py serve SOCKET     the process that is forked
     python forked.py run SOCKET ...   one run; its exit code is that of the program
 """
 
@@ -26,7 +26,7 @@ _MOST_BYTES = 1_000_000
 
 
 def serve(path: str) -> None:
-    """Wait for runs until somebody ends the process."""
+    """Accept runs until the process is ended."""
     for name in LOADED:
         importlib.import_module(name)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -44,7 +44,7 @@ def serve(path: str) -> None:
 
 
 def _become(caller: socket.socket) -> None:
-    """Be the program that somebody wants to run, and tell how it ended."""
+    """Run the requested program in this fork, and report its exit code."""
     data, streams, _, _ = socket.recv_fds(caller, _MOST_BYTES, 3)
     request = json.loads(data)
     if request.get("in_terminal"):
@@ -68,7 +68,7 @@ def _become(caller: socket.socket) -> None:
 
 
 def _become_session(caller: socket.socket) -> None:
-    """Go on as a child with a session of its own; this process waits and tells how it ended."""
+    """Continue as a child in a new session; the parent waits and reports the exit code."""
     process = os.fork()
     if process == 0:
         os.setsid()
@@ -94,7 +94,7 @@ def _run() -> int:
 
 
 def _forget_ended() -> None:
-    """Let no run that is over stay in the list of processes."""
+    """Reap ended runs."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -103,7 +103,7 @@ def _forget_ended() -> None:
 
 
 def run(path: str, arguments: list[str]) -> int:
-    """Run the program with our own streams, folder and variables; gives its exit code."""
+    """Run the program with the streams and environment of this process; return its exit code."""
     request = {"arguments": arguments, "folder": os.getcwd(), "variables": dict(os.environ)}  # noqa: PTH109 - pathlib takes longer to load than this to run
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(path)

@@ -1,4 +1,4 @@
-"""Completion by a shell, and what a command loads."""
+"""Shell completion, and which modules a command loads."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_shells_get_their_script(shell: str) -> None:
         ("metis config s", "set"),
     ],
 )
-def test_what_is_typed_is_completed(typed: str, expected: str) -> None:
+def test_command_line_is_completed(typed: str, expected: str) -> None:
     environment = {
         "_METIS_COMPLETE": "bash_complete",
         "COMP_WORDS": typed,
@@ -75,14 +75,14 @@ def test_commands_load_only_what_they_need(arguments: list[str]) -> None:
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
 
 
-def test_a_reader_that_has_enough_is_no_failure() -> None:
+def test_closed_output_pipe_is_not_an_error() -> None:
     shown = f"{sys.executable} -m metis models --all | head -1"
     done = subprocess.run(shown, shell=True, capture_output=True, text=True, check=False)  # noqa: S602 - a pipe is what is tried
     assert done.stdout.startswith("anthropic")
     assert done.stderr == ""
 
 
-def test_a_conversation_begins_before_the_http_client_is_loaded() -> None:
+def test_chat_starts_before_http_client_is_loaded() -> None:
     code = (
         "import sys, metis.cli.chat, metis.cli.startup, metis.session.library\n"
         "from metis.transport import Transport\n"

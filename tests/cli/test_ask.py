@@ -1,4 +1,4 @@
-"""One question at the command line: what is printed where, and which exit code."""
+"""One prompt on the command line: outputs, exit codes, models and schemas."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def home(user: Path) -> Path:
 
 
 def set_servers(home: Path, **urls: str) -> None:
-    """Look for servers where none is, but for these."""
+    """Make only these local servers discoverable."""
     dead = dict.fromkeys(("ollama", "lmstudio", "llamacpp"), "http://127.0.0.1:9")
     lines = "".join(f'{name} = "{url}"\n' for name, url in {**dead, **urls}.items())
     (home / "config.toml").write_text(f"[base_urls]\n{lines}")
@@ -41,19 +41,19 @@ def run(*arguments: str, stdin: bytes = b"") -> Result:
     return CliRunner().invoke(cli, list(arguments), input=stdin)
 
 
-def test_words_that_are_no_command_are_a_question() -> None:
+def test_words_that_are_not_a_command_are_a_prompt() -> None:
     done = run("say", "all", "is", "well")
     assert (done.exit_code, done.stdout) == (0, "all is well\n")
     assert "built-in simulator" in done.stderr
     assert run("ask", "say all is well").stdout == "all is well\n"
 
 
-def test_what_is_piped_in_belongs_to_the_question() -> None:
+def test_piped_input_is_part_of_the_prompt() -> None:
     assert run("say", stdin=b"the owl hoots").stdout == "the owl hoots\n"
     assert run(stdin=b"count to 4").stdout == "1, 2, 3, 4\n"
 
 
-def test_json_is_all_that_a_script_wants_to_know() -> None:
+def test_json_output_has_response_and_facts() -> None:
     done = run("-m", "sim", "--json", "count to 3")
     output = json.loads(done.stdout)
     assert output["text"] == "1, 2, 3"
@@ -62,7 +62,7 @@ def test_json_is_all_that_a_script_wants_to_know() -> None:
     assert output["session_id"] in run("sessions").stdout
 
 
-def test_the_last_conversation_of_the_folder_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continue_uses_last_conversation_of_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     run("my name is Ada")
     assert "Ada" in run("-c", "what is my name?").stdout
     session = run("sessions").stdout.split()[0]
@@ -74,7 +74,7 @@ def test_the_last_conversation_of_the_folder_goes_on(monkeypatch: pytest.MonkeyP
     assert "no conversation in this directory yet" in elsewhere.stderr
 
 
-def test_tools_are_used_and_only_the_answer_is_printed() -> None:
+def test_tools_run_and_only_the_response_is_printed() -> None:
     Path("owl.txt").write_text("hoot hoot")
     done = run("read owl.txt")
     assert done.exit_code == 0
@@ -83,7 +83,7 @@ def test_tools_are_used_and_only_the_answer_is_printed() -> None:
     assert "hoot" not in run("--no-tools", "read owl.txt").stdout
 
 
-def test_a_tool_that_changes_something_runs_only_if_it_is_let() -> None:
+def test_tool_with_side_effects_runs_only_if_allowed() -> None:
     prompt = "write_file path new.txt content owl"
     run(prompt)
     assert not Path("new.txt").exists()
@@ -99,21 +99,21 @@ def test_files_are_attached() -> None:
     assert run("what is this", stdin=PNG).exit_code == 0
 
 
-def test_a_slip_in_a_command_is_told() -> None:
+def test_mistyped_command_is_reported() -> None:
     done = run("sesions")
     assert done.exit_code == 2
     assert "did you mean 'sessions'?" in done.stderr
     assert run("sesions", "of", "today").exit_code == 0
 
 
-def test_an_answer_that_is_not_whole_has_its_own_code() -> None:
+def test_incomplete_response_has_its_own_exit_code() -> None:
     refused = run("sim: refuse")
     assert refused.exit_code == 1
     assert "refused" in refused.stderr
     assert run("sim: empty").exit_code == 1
 
 
-def test_nothing_said_leaves_nothing_behind(home: Path) -> None:
+def test_empty_prompt_stores_nothing(home: Path) -> None:
     async def open_only() -> str:
         async with start_session(StartOptions()) as ready:
             return ready.session.id
@@ -122,7 +122,7 @@ def test_nothing_said_leaves_nothing_behind(home: Path) -> None:
     assert session_id not in run("sessions").stdout
 
 
-def test_a_model_is_named_in_many_ways(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_can_be_named_in_several_ways(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     assert _chosen("gpt-5") == "openai:gpt-5"
     assert _chosen("openai") == "openai:gpt-5"
@@ -141,7 +141,7 @@ def _chosen(name: str | None, *last: str) -> str | None:
     return asyncio.run(chooser.choose(recent_models=last)).model
 
 
-def test_who_answered_last_answers_again_if_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_used_model_is_default_if_available(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _chosen(None, "openai:gpt-5") == SIMULATED_MODEL
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     monkeypatch.setenv("GEMINI_API_KEY", "none")
@@ -149,8 +149,8 @@ def test_who_answered_last_answers_again_if_that_can_be(monkeypatch: pytest.Monk
     assert _chosen(None, SIMULATED_MODEL, "nobody:x", "nonsense") == "openai:gpt-5"
 
 
-def test_credentials_of_aws_make_nobody_the_usual_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many have them for other things; who wants Bedrock names it, or gives a key of its own."""
+def test_aws_credentials_do_not_select_a_default_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS credentials serve many purposes; Bedrock must be named, or have its own key."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE12345")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
     assert _chosen(None) == SIMULATED_MODEL
@@ -160,7 +160,7 @@ def test_credentials_of_aws_make_nobody_the_usual_provider(monkeypatch: pytest.M
     assert (_chosen(None) or "").startswith("bedrock:")
 
 
-def test_a_key_of_the_file_counts(home: Path) -> None:
+def test_key_of_key_file_is_used(home: Path) -> None:
     keys = home / "keys.toml"
     keys.write_text('[keys]\ngroq = "none"\n')
     keys.chmod(0o600)
@@ -169,7 +169,7 @@ def test_a_key_of_the_file_counts(home: Path) -> None:
 
 @asynccontextmanager
 async def served(body: bytes, status: str = "200 OK") -> AsyncGenerator[str]:
-    """A server on loopback that says one thing."""
+    """Run a loopback server with one fixed response."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -192,9 +192,7 @@ async def served(body: bytes, status: str = "200 OK") -> AsyncGenerator[str]:
         ("llamacpp", b'{"data":[]}', SIMULATED_MODEL),
     ],
 )
-def test_a_local_server_that_answers_is_taken(
-    home: Path, name: str, body: bytes, model: str
-) -> None:
+def test_responding_local_server_is_used(home: Path, name: str, body: bytes, model: str) -> None:
     async def choose() -> str | None:
         async with served(body) as url:
             set_servers(home, **{name: url})
@@ -205,7 +203,7 @@ def test_a_local_server_that_answers_is_taken(
     assert asyncio.run(choose()) == model
 
 
-def test_a_session_of_the_simulator_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_of_simulator_continues_there(monkeypatch: pytest.MonkeyPatch) -> None:
     run("-m", "sim", "my name is Ada")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     done = run("-c", "what is my name?")
@@ -213,7 +211,7 @@ def test_a_session_of_the_simulator_goes_on_there(monkeypatch: pytest.MonkeyPatc
     assert "held with the simulator" in done.stderr
 
 
-def test_a_model_that_the_simulator_stood_in_for_goes_on_there() -> None:
+def test_simulated_model_continues_in_simulator() -> None:
     run("-m", "sim:gpt-5", "my name is Ada")
     done = run("-c", "--json", "what is my name?")
     output = json.loads(done.stdout)
@@ -221,7 +219,7 @@ def test_a_model_that_the_simulator_stood_in_for_goes_on_there() -> None:
     assert (output["model"], output["is_simulated"]) == ("openai:gpt-5", True)
 
 
-def test_a_session_whose_model_cannot_be_asked_now_says_so(
+def test_session_with_unavailable_model_is_an_error(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def create() -> None:
@@ -255,14 +253,14 @@ def test_the_first_block_of_code_is_found(answer: str, code: str) -> None:
     assert first_code(answer) == code
 
 
-def test_only_code_is_printed_where_only_code_is_wanted() -> None:
+def test_extract_prints_only_code() -> None:
     prompt = "say exactly: see\n```python\nx = 1\n```\nthat is all"
     assert run("-m", "sim", "--no-tools", "-x", prompt).stdout == "x = 1\n"
     assert run("-m", "sim", "-x", "say hello").stdout == "hello\n"
     assert "remove one" in run("-x", "--json", "hi").stderr
 
 
-def test_an_answer_keeps_to_a_schema(tmp_path: Path) -> None:
+def test_response_matches_schema(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     file = tmp_path / "place.json"
     file.write_text(json.dumps(schema))
@@ -281,7 +279,7 @@ def test_an_answer_keeps_to_a_schema(tmp_path: Path) -> None:
         (__file__, "is not valid JSON"),
     ],
 )
-def test_what_is_no_schema_is_a_sentence(schema: str, output: str) -> None:
+def test_invalid_schema_is_one_sentence(schema: str, output: str) -> None:
     done = run("-m", "sim", "--schema", schema, "hi")
     assert done.exit_code == 2
     assert done.stderr.startswith("metis: ")
@@ -289,8 +287,8 @@ def test_what_is_no_schema_is_a_sentence(schema: str, output: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_answer_of_another_form_is_printed_and_told() -> None:
-    """DeepSeek's reasoner is only asked in words, and the simulator does not listen to those."""
+def test_response_of_wrong_format_is_printed_with_error() -> None:
+    """DeepSeek's reasoner only gets instructions, which the simulator ignores."""
     schema = '{"type":"array","items":{"type":"integer"}}'
     done = run("-m", "sim:deepseek-reasoner", "--no-tools", "--schema", schema, "say hello")
     assert done.exit_code == 1
@@ -307,14 +305,14 @@ def test_the_last_conversation_has_a_name() -> None:
     assert "goodbye" in run("show").stdout
 
 
-def test_happenings_are_traced_without_words(home: Path) -> None:
+def test_events_are_traced_without_content(home: Path) -> None:
     run("say hush hush")
     data = b"".join(path.read_bytes() for path in home.glob("trace.db*"))
     assert b"llm.call_completed" in data
     assert b"hush" not in data
 
 
-def test_a_question_is_stored_in_the_store_that_is_named(tmp_path: Path) -> None:
+def test_prompt_is_stored_in_named_store(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'other.db'}"
     assert run("--store", url, "say hi").exit_code == 0
 
@@ -326,9 +324,9 @@ def test_a_question_is_stored_in_the_store_that_is_named(tmp_path: Path) -> None
     assert asyncio.run(messages()) >= 2
 
 
-def test_an_interrupt_ends_it_and_what_had_come_is_kept() -> None:
+def test_interrupt_ends_the_command_and_keeps_partial_text() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(metis.__file__).parents[1])}
-    # Whoever runs the tests in the background has switched the signal off.
+    # A background shell ignores SIGINT for its jobs.
     code = (
         "import signal, sys\n"
         "from metis.cli.main import main\n"

@@ -51,9 +51,7 @@ def test_settings_are_shown_with_their_origin_and_changed(
         ("base_urls.nobody", "http://x", "unknown provider 'nobody'"),
     ],
 )
-def test_a_value_that_cannot_be_is_not_written(
-    home: Path, name: str, value: str, expected: str
-) -> None:
+def test_invalid_value_is_not_written(home: Path, name: str, value: str, expected: str) -> None:
     before = (home / "config.toml").read_text()
     done = run("config", "set", name, value)
     assert done.exit_code == 2

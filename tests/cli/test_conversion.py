@@ -1,3 +1,5 @@
+"""`metis convert`."""
+
 import json
 from typing import Any
 
@@ -36,7 +38,7 @@ COUNTS_NOTHING = "gpt-5 has no thinking-token budget; mapped to effort 'minimal'
 
 
 @pytest.mark.row("M-021", "M-242", "M-243", "M-244", "T212")
-def test_a_request_moves_to_another_provider_and_names_its_losses() -> None:
+def test_request_is_converted_with_losses() -> None:
     done = run("--from", "anthropic", "--to", "openai")
     assert done.exit_code == 0
     body = json.loads(done.stdout)
@@ -53,7 +55,7 @@ def test_a_request_moves_to_another_provider_and_names_its_losses() -> None:
     ]
 
 
-def test_the_same_provider_gives_the_same_request() -> None:
+def test_conversion_to_same_provider_is_identity() -> None:
     done = run("--from", "anthropic", "--to", "anthropic")
     assert json.loads(done.stdout) == REQUEST
     assert done.stderr == ""
@@ -123,7 +125,7 @@ CHAT_REQUEST: dict[str, Any] = {
         ),
     ],
 )
-def test_what_cannot_be_converted_is_one_sentence(
+def test_unconvertible_file_is_one_sentence(
     arguments: tuple[str, ...], body: object, expected: str
 ) -> None:
     done = run(*arguments, body=body)
@@ -143,20 +145,20 @@ def test_a_body_that_looks_like_another_protocol_is_pointed_out() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b" \n", b"\xef\xbb\xbf"])
-def test_an_empty_file_is_called_empty(data: bytes) -> None:
+def test_empty_file_is_reported_as_empty(data: bytes) -> None:
     arguments = ["convert", "--from", "anthropic", "--to", "openai", "-"]
     done = CliRunner().invoke(cli, arguments, input=data)
     assert (done.exit_code, done.stderr) == (2, "-: the file is empty\n")
 
 
-def test_a_byte_order_mark_is_no_part_of_a_file() -> None:
+def test_byte_order_mark_is_ignored() -> None:
     arguments = ["convert", "--from", "anthropic", "--to", "anthropic", "-"]
     done = CliRunner().invoke(cli, arguments, input=b"\xef\xbb\xbf" + json.dumps(REQUEST).encode())
     assert json.loads(done.stdout) == REQUEST
 
 
 @pytest.mark.row("M-242")
-def test_a_request_moves_to_bedrock_and_back() -> None:
+def test_request_is_converted_to_bedrock_and_back() -> None:
     there = run("--from", "anthropic", "--to", "bedrock-converse")
     body = json.loads(there.stdout)
     assert body["system"] == [{"text": "be brief"}]

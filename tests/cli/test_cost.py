@@ -59,7 +59,7 @@ def metadata_of(model: str, used: Usage) -> MessageMetadata:
 
 
 def store_sessions(*sessions: Sequence[tuple[str, Usage, datetime]]) -> list[str]:
-    """Sessions of one question and some answers each; gives their ids."""
+    """Store sessions of one prompt and some responses each; return their ids."""
 
     async def fill() -> list[str]:
         ids: list[str] = []
@@ -110,7 +110,7 @@ def test_calls_that_a_fork_copied_are_counted_once() -> None:
             await append_usage(opened, session_id)
             first = await opened.fork(session_id)
             second = await opened.fork(first.id)
-            # What is paid in the copy itself counts.
+            # Calls made in the fork itself count.
             await append_usage(opened, second.id)
             return second.id
 
@@ -145,7 +145,7 @@ GENERATION = Path(__file__).parent.parent / "transport" / "exchanges" / "openrou
 
 @pytest.fixture
 def openrouter(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The host of a recorded look-up, as the one that the settings name; gives the paths asked."""
+    """Yield the host of a recorded look-up as the configured one, and the requested paths."""
     exchange = json.loads(GENERATION.read_text())
     paths: list[str] = []
 
@@ -192,7 +192,7 @@ def with_response_id(session_id: str, response_id: str) -> None:
 
 
 @pytest.mark.row("A-032")
-def test_what_the_provider_charged_is_looked_up_and_compared(openrouter: list[str]) -> None:
+def test_charged_cost_is_looked_up_and_compared(openrouter: list[str]) -> None:
     recorded = json.loads(GENERATION.read_text())["response"]["data"]["id"]
     (session_id,) = store_sessions([(SONNET, usage(1000, "0.018"), MAY)])
     with_response_id(session_id, recorded)
@@ -205,7 +205,7 @@ def test_what_the_provider_charged_is_looked_up_and_compared(openrouter: list[st
     assert [each["reported_cost_usd"] for each in charges] == ["0.0015"]
 
 
-def test_a_look_up_that_fails_names_the_call_and_the_reason(openrouter: list[str]) -> None:
+def test_failed_look_up_names_call_and_reason(openrouter: list[str]) -> None:
     (session_id,) = store_sessions([])
     assert "such as openrouter" in run("cost", "--look-up", session_id).stdout
     with_response_id(session_id, "gen-unknown")

@@ -1,3 +1,5 @@
+"""`metis diff`."""
+
 import itertools
 import json
 from pathlib import Path
@@ -27,7 +29,7 @@ def run(*arguments: str, body: object = REQUEST, **settings: Any) -> Result:
 
 @pytest.mark.row("T212")
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_any_two_targets_stand_side_by_side(first: str, second: str) -> None:
+def test_any_two_targets_are_compared(first: str, second: str) -> None:
     done = run(first, second)
     assert done.exit_code == 0
     assert "\x1b" not in done.stdout
@@ -40,7 +42,7 @@ def test_any_two_targets_stand_side_by_side(first: str, second: str) -> None:
         assert {line[38:41] for line in lines[start : lines.index("")]} == {"   "}
 
 
-def test_what_differs_is_marked_and_losses_are_named() -> None:
+def test_differences_are_marked_and_losses_listed() -> None:
     lines = run("anthropic", "openai:gpt-4o").stdout.splitlines()
     assert lines[:2] == [
         f"{'anthropic · claude-sonnet-4-6':<38}   openai · gpt-4o",
@@ -58,7 +60,7 @@ def test_what_differs_is_marked_and_losses_are_named() -> None:
     )
 
 
-def test_json_holds_both_bodies_and_their_losses() -> None:
+def test_json_output_has_both_bodies_and_losses() -> None:
     done = run("openai:gpt-4o", "ollama", "--json")
     one, other = json.loads(done.stdout)["targets"]
     assert (one["target"], one["adapter"], one["model"]) == ("openai:gpt-4o", "openai", "gpt-4o")
@@ -78,7 +80,7 @@ def test_a_wide_terminal_is_used_and_coloured(monkeypatch: pytest.MonkeyPatch) -
     assert "─" * 58 + "─┼─" + "─" * 58 in done.stdout
 
 
-def test_long_strings_are_cut_and_odd_letters_escaped() -> None:
+def test_long_strings_are_truncated_and_control_characters_escaped() -> None:
     text = "\u202e漢字" + "x" * 5000
     body = {**REQUEST, "messages": [{"role": "user", "content": text}]}
     done = run("anthropic", "openai", body=body)
@@ -106,7 +108,7 @@ def test_long_strings_are_cut_and_odd_letters_escaped() -> None:
         (("openai", "ollama", "--from", "openai"), b"[", "-: $: not JSON"),
     ],
 )
-def test_what_cannot_be_compared_is_one_sentence(
+def test_incomparable_input_is_one_sentence(
     arguments: tuple[str, ...], body: object, expected: str
 ) -> None:
     done = run(*arguments, body=body)
@@ -115,7 +117,7 @@ def test_what_cannot_be_compared_is_one_sentence(
     assert done.stdout == ""
 
 
-def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
+def test_file_is_read_by_name(tmp_path: Path) -> None:
     path = tmp_path / "asked.json"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(REQUEST).encode())
     done = CliRunner().invoke(cli, ["diff", "openai", "ollama", str(path), "--json"])
@@ -133,5 +135,5 @@ def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
         ("a\tb", ["a\\u0009b"]),
     ],
 )
-def test_lines_fold_at_blanks_and_by_the_width_of_letters(line: str, rows: list[str]) -> None:
+def test_lines_wrap_at_spaces_by_cell_width(line: str, rows: list[str]) -> None:
     assert fold(line, 10) == rows

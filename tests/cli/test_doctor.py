@@ -18,7 +18,7 @@ def home(user: Path) -> Path:
     return user
 
 
-def test_the_doctor_says_what_is_missing_and_never_a_key(
+def test_doctor_reports_missing_parts_and_never_a_key(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     well = run("doctor")
@@ -37,7 +37,7 @@ def test_the_doctor_says_what_is_missing_and_never_a_key(
 
 
 @pytest.mark.parametrize("fault", ["rules", "settings", "keys", "store"])
-def test_the_doctor_finds_what_is_broken(home: Path, fault: str) -> None:
+def test_doctor_reports_broken_parts(home: Path, fault: str) -> None:
     match fault:
         case "rules":
             Path(".metis").mkdir()

@@ -1,4 +1,4 @@
-"""`metis embed` and `metis similar`, as a person uses them, answered by the simulator."""
+"""`metis embed` and `metis similar` with the simulator."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def similar(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
     return json.loads(run("similar", *arguments, "--json", code=code).stdout)
 
 
-def test_messages_are_found_by_what_they_are_about(stored: list[str]) -> None:
+def test_messages_are_found_by_meaning(stored: list[str]) -> None:
     assert "3 messages to embed" in run("embed", "-m", "sim", "--dry-run").stdout
     result = run("embed", "-m", "sim")
     assert result.stdout.startswith("Embedded 3 texts with openai:sim-embedding (simulated)")
@@ -110,7 +110,7 @@ def test_equal_texts_are_sent_once(
     assert len(similar("boats and taxes and cats")) == 3
 
 
-def test_errors_say_what_to_do(stored: list[str]) -> None:
+def test_errors_state_a_remedy(stored: list[str]) -> None:
     assert "`metis embed -m MODEL` does it" in run("similar", "x", code=2).stderr
     assert "metis config set embedding_model MODEL" in run("embed", code=2).stderr
     refused = run("embed", "-m", "anthropic:claude-haiku-4-5", code=2).stderr
@@ -123,7 +123,7 @@ def test_errors_say_what_to_do(stored: list[str]) -> None:
     assert run("embed", "--clear").stdout == "Deleted 3 vectors.\n"
 
 
-def test_a_setting_names_the_model(stored: list[str]) -> None:
+def test_model_is_read_from_settings(stored: list[str]) -> None:
     run("config", "set", "embedding_model", "sim")
     assert "sim-embedding" in run("embed").stdout
     assert similar("boats")
@@ -141,7 +141,7 @@ def test_a_long_message_is_cut_into_parts_that_together_are_its_text() -> None:
 def test_the_nearest_of_many_are_those_of_an_exact_search(
     stored: list[str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Vectors near a query are planted among others; comparing signs first loses none of them."""
+    """Vectors near a query are planted among others; sign comparison first loses none."""
     draw = random.Random(18)  # noqa: S311 - the same numbers every time
     query = [draw.gauss(0, 1) for _ in range(256)]
     near = [[value + draw.gauss(0, 0.5) for value in query] for _ in range(5)]
@@ -174,7 +174,7 @@ def test_the_nearest_of_many_are_those_of_an_exact_search(
     asyncio.run(compare())
 
 
-def test_what_is_still_written_is_embedded_later(home: Path) -> None:
+def test_partial_message_is_embedded_when_complete(home: Path) -> None:
     async def check() -> None:
         async with metis.store.open(f"sqlite:///{home}/metis.db") as store:
             record = await store.create_session()

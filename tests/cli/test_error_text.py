@@ -1,4 +1,4 @@
-"""Every mistake that a newcomer can make ends in one sentence, and never in a traceback."""
+"""Common mistakes give one sentence with a remedy, never a traceback."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ def run(*arguments: str, stdin: bytes = b"") -> Result:
 
 
 def error_line(done: Result, code: int) -> str:
-    """The one line that a failed command says."""
+    """Return the single line of a failed command."""
     assert done.exit_code == code, done.output
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("metis: ")
@@ -53,7 +53,7 @@ def error_line(done: Result, code: int) -> str:
 
 @contextmanager
 def strict_server(key: str) -> Generator[str]:
-    """A provider on loopback that takes one key only."""
+    """Run a loopback provider that accepts one key only."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -98,9 +98,7 @@ def test_a_wrong_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (errors.ResponseLimitError("too much", code="events"), 1),
     ],
 )
-def test_the_exit_code_says_whether_another_attempt_can_help(
-    error: errors.ProviderError, code: int
-) -> None:
+def test_exit_code_states_whether_retry_can_help(error: errors.ProviderError, code: int) -> None:
     assert exit_code(error) == code
 
 
@@ -119,7 +117,7 @@ def test_an_unknown_model(name: str) -> None:
     assert name in message
 
 
-def test_a_typo_in_a_rule_is_told_and_the_answer_comes() -> None:
+def test_typo_in_rule_is_reported_and_response_is_printed() -> None:
     Path(".metis").mkdir()
     Path(".metis/routing.toml").write_text(RULES)
     done = run("say hi")
@@ -145,8 +143,8 @@ def test_a_local_model_that_was_not_fetched() -> None:
     assert "metis local setup" in error_line(run("-m", "local", "hi"), 4)
 
 
-def test_no_disk(home: Path) -> None:
-    """A limit on the size of files is what a full disk looks like from inside."""
+def test_full_disk(home: Path) -> None:
+    """A file size limit has the same effect as a full disk."""
     environment = {**os.environ, "PYTHONPATH": str(Path(metis.__file__).parent.parent)}
     done = subprocess.run(
         [sys.executable, "-m", "metis", "-m", "sim", "say hi"],
@@ -162,7 +160,7 @@ def test_no_disk(home: Path) -> None:
     assert done.stderr.strip().splitlines()[-1].startswith("metis: ")
 
 
-def test_no_folder_for_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_directory_cannot_be_created(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("in the way")
     monkeypatch.setenv("METIS_HOME", str(Path("file").resolve() / "home"))
     for command in (["say hi"], ["sessions"], ["config", "set", "model", "haiku"]):
@@ -219,18 +217,18 @@ def test_a_key_file_that_others_can_read(home: Path) -> None:
         (["config", "nope"], "no such command 'nope'"),
     ],
 )
-def test_arguments_that_nobody_understands(arguments: list[str], message: str) -> None:
+def test_invalid_arguments(arguments: list[str], message: str) -> None:
     line = error_line(run(*arguments), 2)
     assert line.startswith(f"metis: {message}")
     hints = ("--help`", "did you mean", "requires")
     assert any(hint in line for hint in hints)
 
 
-def test_nothing_asked() -> None:
+def test_empty_prompt() -> None:
     assert "no question given" in error_line(run(), 2)
 
 
-def test_a_budget_that_is_spent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_budget(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-none")
     with strict_server("sk-none") as url:
         text = f'[base_urls]\nanthropic = "{url}"\n[budget]\nsession_usd = 0\n'
@@ -239,7 +237,7 @@ def test_a_budget_that_is_spent(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "metis config set budget.session_usd" in message
 
 
-def test_a_session_that_is_not_there() -> None:
+def test_unknown_session() -> None:
     run("say hi")
     assert "no session has 'sess_none' in its id or title" in error_line(
         run("-s", "sess_none", "hi"), 2
@@ -252,7 +250,7 @@ def error_line_of_two() -> str:
     return error_line(run("-s", "sess_", "hi"), 2)
 
 
-def test_continuing_before_anything_was_said() -> None:
+def test_continue_without_conversation() -> None:
     assert "no conversation is stored yet" in error_line(run("-c", "hi"), 2)
 
 
@@ -262,7 +260,7 @@ def test_instructions_for_an_old_conversation() -> None:
     assert "--system is for new conversations" in done.stderr
 
 
-def test_a_fault_of_metis_itself(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_internal_error(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def broken(*_: object, **__: object) -> int:
         raise ZeroDivisionError("nobody thought of this")
 

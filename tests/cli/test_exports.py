@@ -1,4 +1,4 @@
-"""Exports: what each form holds, that it is safe, and that what it cannot hold is told."""
+"""Exports: content and safety of each format, and reported losses."""
 
 import json
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def written(form: str, messages: Sequence[Message] = MESSAGES) -> tuple[str, lis
     return result.data.decode(), [f"{loss.change} {loss.block_type}" for loss in result.losses]
 
 
-def test_markdown_is_for_people() -> None:
+def test_markdown_export_is_readable() -> None:
     text, losses = written("markdown")
     assert text.startswith("# sess_42\n\n*2026-05-08 00:00 UTC, 6 messages*\n\n## User\n")
     assert "> hm" in text
@@ -72,14 +72,14 @@ def test_markdown_is_for_people() -> None:
 
 
 @given(st.text(alphabet="`a\n", max_size=30))
-def test_a_fence_is_never_ended_from_inside(text: str) -> None:
+def test_code_fence_cannot_be_closed_by_content(text: str) -> None:
     lines = fenced(text).split("\n")
     assert lines[0] == lines[-1]
     assert not any(line.startswith(lines[0]) for line in lines[1:-1])
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page."""
+    """Parses a page as a browser would."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def check_harmless(result: Page) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_that_was_said_runs_in_the_page(attack: str) -> None:
+def test_html_export_executes_no_content(attack: str) -> None:
     evil = ImageBlock(ImageSource("base64", '"><script>'), "image/png")
     linked = ImageBlock(ImageSource("url", attack), "image/*")
     drawn = ImageBlock(ImageSource("base64", "PHN2Zz4="), "image/svg+xml")
@@ -170,19 +170,19 @@ def test_nothing_that_was_said_runs_in_the_page(attack: str) -> None:
 
 
 @given(st.text(max_size=200))
-def test_any_words_stand_in_the_page_as_they_are(text: str) -> None:
+def test_html_export_has_any_text_unchanged(text: str) -> None:
     check_harmless(page(numbered(user_message(TextBlock(text + ".")))))
     check_harmless(page(numbered(assistant(TextBlock(text + "."), metadata=provenance()))))
 
 
-def test_a_page_shows_pictures_and_says_what_it_does_not_show() -> None:
+def test_html_export_shows_images_and_lists_omissions() -> None:
     text, losses = written("html")
     assert "data:image/png;base64,iVBORw0KGgo=" in text
     assert "<pre><code>hoot\n</code></pre>" in text
     assert losses == ["altered document"]
 
 
-def test_json_holds_every_message_whole() -> None:
+def test_json_export_has_every_message() -> None:
     text, losses = written("json")
     document = json.loads(text)
     assert document["session"]["id"] == "sess_42"
@@ -192,7 +192,7 @@ def test_json_holds_every_message_whole() -> None:
     assert losses == []
 
 
-def test_an_example_for_fine_tuning_is_what_the_sdk_knows() -> None:
+def test_fine_tuning_example_is_valid_for_sdk() -> None:
     text, losses = written("openai-finetune")
     (line,) = text.splitlines()
     example: dict[str, Any] = json.loads(line)
@@ -208,12 +208,12 @@ def test_an_example_for_fine_tuning_is_what_the_sdk_knows() -> None:
     assert "dropped thinking" in losses
 
 
-def test_without_an_answer_there_is_no_example() -> None:
+def test_no_fine_tuning_example_without_response() -> None:
     with pytest.raises(EncodeError, match="has no response"):
         written("openai-finetune", numbered(user_message("hello?")))
 
 
-def test_sharegpt_has_its_speakers() -> None:
+def test_sharegpt_roles() -> None:
     text, losses = written("sharegpt")
     document = json.loads(text)
     speakers = [turn["from"] for turn in document["conversations"]]
@@ -236,7 +236,7 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("form", ["jsonl", *WRITERS])
-def test_a_session_is_exported_in_every_form(user: Path, form: str) -> None:
+def test_session_is_exported_in_every_format(user: Path, form: str) -> None:
     run("-m", "sim", "say hoot")
     session = run("sessions").stdout.split()[0]
     done = run("export", session[-8:], "--format", form)
@@ -247,7 +247,7 @@ def test_a_session_is_exported_in_every_form(user: Path, form: str) -> None:
     assert target.read_bytes() == done.stdout_bytes
 
 
-def test_losses_of_an_export_are_told_beside_it(user: Path) -> None:
+def test_export_losses_are_printed_to_stderr(user: Path) -> None:
     Path("a.pdf").write_bytes(b"%PDF-1.4 hoot")
     run("-m", "sim", "-a", "a.pdf", "what is it?")
     session = run("sessions").stdout.split()[0]

@@ -1,4 +1,4 @@
-"""The tutorial and the guides: every command runs, and prints what the page says."""
+"""Tutorial and guides: every command runs and prints what the page shows."""
 
 import os
 import re
@@ -20,7 +20,7 @@ ANY = "…"
 
 
 def examples(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """The commands of a page in order, each with the lines that it is said to print."""
+    """Return the commands of a page in order, each with its printed lines."""
     command, expected = "", list[str]()
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         for line in block.splitlines():
@@ -35,12 +35,12 @@ def examples(page: Path) -> Iterator[tuple[str, list[str]]]:
 
 @pytest.fixture(scope="module")
 def program(fork_server: Path) -> str:
-    """The command that runs `metis`, as a copy of a process that has it loaded."""
+    """Return the command that runs `metis` as a fork of a loaded process."""
     return f'"{sys.executable}" -I -S "{FORKED}" run "{fork_server}"'
 
 
 def run_all(commands: list[str], program: str) -> list[str]:
-    """What the commands print, one after the other in one shell."""
+    """Return the outputs of commands that run one after the other in one shell."""
     start = f'exec 2>&1\nmetis() {{ {program} "$@"; }}\n'
     script = start + "".join(f"{command}\nprintf '{END}'\n" for command in commands)
     done = subprocess.run(  # noqa: S603 - our own pages
@@ -53,8 +53,8 @@ def run_all(commands: list[str], program: str) -> list[str]:
     return done.stdout.decode().split(END)[:-1]
 
 
-def is_as_said(printed: str, expected: list[str]) -> bool:
-    """Whether every line comes in its order; with a line of dots there may be others between."""
+def matches_page(printed: str, expected: list[str]) -> bool:
+    """Return whether every line occurs in order; a line of dots allows others between."""
     patterns = [re.escape(line).replace(ANY, ".*") for line in expected if line != ANY]
     lines = printed.splitlines()
     if ANY not in expected:
@@ -64,11 +64,11 @@ def is_as_said(printed: str, expected: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_prints_what_the_page_says(page: Path, user: Path, program: str) -> None:
+def test_every_command_prints_what_the_page_shows(page: Path, user: Path, program: str) -> None:
     documented = list(examples(page))
     commands = [command for command, _ in documented]
     for (command, expected), printed in zip(documented, run_all(commands, program), strict=True):
-        assert is_as_said(printed, expected), f"$ {command}\n{printed}"
+        assert matches_page(printed, expected), f"$ {command}\n{printed}"
 
 
 REQUEST = '{"model":"claude-sonnet-4-5","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}'
@@ -81,7 +81,7 @@ def test_the_commands_of_the_readme_run(user: Path, program: str) -> None:
     documented = [command.partition("  #")[0] for command, _ in examples(ROOT / "README.md")]
     commands = [command for command in documented if "metis" in command]
     assert len(commands) > 8
-    # A test has no key and no terminal, and does not watch the demo for two minutes.
+    # The test has no key and no terminal, and the demo takes two minutes.
     replacements = {
         "metis demo": "metis demo --fast",
         "metis -m gpt-5": "metis -m sim:gpt-5",

@@ -1,4 +1,4 @@
-"""`metis handoff`: a session goes to another program and comes back whole."""
+"""`metis handoff`: a session moves to another program and back without loss."""
 
 import json
 from pathlib import Path
@@ -82,7 +82,7 @@ def lines(path: str) -> list[dict[str, Any]]:
 
 
 def codex_turn(path: str) -> None:
-    """What Codex appends for one turn."""
+    """Return what Codex appends for one turn."""
     sealed: dict[str, Any] = {
         "type": "reasoning",
         "summary": [],
@@ -107,7 +107,7 @@ def codex_turn(path: str) -> None:
             file.write(json.dumps(line | {"payload": item}) + "\n")
 
 
-def test_the_newest_session_of_the_folder_goes_to_codex(tmp_path: Path) -> None:
+def test_newest_session_of_directory_is_handed_to_codex(tmp_path: Path) -> None:
     write_claude(tmp_path)
     report = hand_over("codex", tmp_path)
     assert report["resume"][:2] == ["codex", "resume"]
@@ -124,7 +124,7 @@ def test_the_newest_session_of_the_folder_goes_to_codex(tmp_path: Path) -> None:
     assert any("line 2" in loss["reason"] for loss in report["losses"])
 
 
-def test_back_again_the_sealed_parts_are_whole_and_the_other_turn_is_joined(
+def test_return_handoff_keeps_sealed_parts_and_joins_the_new_turn(
     tmp_path: Path,
 ) -> None:
     original = write_claude(tmp_path).read_text().splitlines()
@@ -147,7 +147,7 @@ def test_back_again_the_sealed_parts_are_whole_and_the_other_turn_is_joined(
     assert rest[0]["parentUuid"] == expected[6]["uuid"]
 
 
-def test_there_and_back_twice_adds_no_loss(tmp_path: Path) -> None:
+def test_second_round_trip_adds_no_loss(tmp_path: Path) -> None:
     write_claude(tmp_path)
     first = hand_over("codex", tmp_path)
     codex_turn(first["path"])
@@ -161,7 +161,7 @@ def test_there_and_back_twice_adds_no_loss(tmp_path: Path) -> None:
     assert len(lines(second["path"])) == len(lines(third["path"]))
 
 
-def test_calls_are_renamed_to_the_tools_of_the_program_if_asked(tmp_path: Path) -> None:
+def test_calls_are_renamed_to_tools_of_the_program_on_request(tmp_path: Path) -> None:
     write_claude(tmp_path)
     report = hand_over("codex", tmp_path, "--map-tools")
     calls = [
@@ -173,7 +173,7 @@ def test_calls_are_renamed_to_the_tools_of_the_program_if_asked(tmp_path: Path) 
     assert json.loads(calls[0]["arguments"]) == {"cmd": "ls 1"}
 
 
-def test_a_session_comes_to_metis_with_the_command_to_continue_it(tmp_path: Path) -> None:
+def test_handoff_to_metis_prints_command_to_continue(tmp_path: Path) -> None:
     write_claude(tmp_path)
     report = hand_over("metis", tmp_path)
     assert report["resume"][:2] == ["metis", "-s"]
@@ -217,7 +217,7 @@ def script(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o700)
 
 
-def test_the_program_is_run_in_the_folder_and_its_exit_code_is_ours(
+def test_program_runs_in_directory_and_its_exit_code_is_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = run("import", str(write_claude(tmp_path))).stdout.strip()
@@ -233,7 +233,7 @@ def test_the_program_is_run_in_the_folder_and_its_exit_code_is_ours(
     assert resume[:2] == ["codex", "resume"]
 
 
-def test_a_program_that_cannot_be_run_is_a_line_after_the_command(
+def test_missing_program_is_reported_after_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = run("import", str(write_claude(tmp_path))).stdout.strip()
@@ -243,5 +243,5 @@ def test_a_program_that_cannot_be_run_is_a_line_after_the_command(
     assert done.exit_code == 127
     assert done.stdout.startswith("codex resume ")
     assert "cannot run codex" in done.stderr
-    # The session is there all the same, for whoever installs the program.
+    # The session is written nevertheless, for a later installation of the program.
     assert len(list(tmp_path.glob(".codex/sessions/*/*/*/*.jsonl"))) == 1

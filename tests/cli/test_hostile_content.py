@@ -158,7 +158,7 @@ def _leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tupl
     yield path
 
 
-def test_every_command_is_walked() -> None:
+def test_cases_cover_every_command() -> None:
     assert {path for path, _ in CASES} | UNTESTED == set(_leaves(cli)) - {()}
 
 
@@ -209,7 +209,7 @@ async def _fill() -> None:
 
 @pytest.fixture
 def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: Path) -> dict[str, str]:
-    """Files, settings, paths and a store that are hostile in every place."""
+    """Create files, settings, paths and a store with hostile content in every place."""
     home = tmp_path / f"home{HOSTILE_NAME}"
     user.rename(home)
     monkeypatch.setenv("METIS_HOME", str(home))
@@ -250,7 +250,7 @@ async def _exported() -> bytes:
 
 
 def _terminal_output(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run a command with a pseudo-terminal as both outputs; return what the terminal gets."""
+    """Run a command with a pseudo-terminal as both outputs; return what it receives."""
     master, slave = os.openpty()
     modes = termios.tcgetattr(slave)
     modes[1] &= ~termios.OPOST  # line breaks arrive as they were written
@@ -296,7 +296,7 @@ def test_no_control_character_reaches_the_terminal(
 def _encoded_output(
     arguments: list[str], encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[bytes, bytes]:
-    """Run a command whose outputs have another encoding; return what they get."""
+    """Run a command whose outputs have another encoding; return the bytes."""
     outputs = [io.BytesIO(), io.BytesIO()]
     out, err = (io.TextIOWrapper(data, encoding=encoding) for data in outputs)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))

@@ -1,4 +1,4 @@
-"""Keys that are kept in a file, and never shown."""
+"""API keys in a file, never shown."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def run(*arguments: str, stdin: str = "") -> Result:
     return done
 
 
-def test_a_key_is_kept_for_its_owner_only(home: Path) -> None:
+def test_key_file_is_private(home: Path) -> None:
     assert run("keys").exit_code == 1
     assert run("keys", "set", "openai", stdin=f"{KEY}\n").exit_code == 0
     file = home / "keys.toml"
@@ -44,7 +44,7 @@ def test_a_key_is_kept_for_its_owner_only(home: Path) -> None:
     assert Keys(file=file).lookup(adapters.profile_of("anthropic"))[0] == ["other"]
 
 
-def test_a_variable_that_counts_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overriding_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     done = run("keys", "set", "openai", stdin=KEY)
     assert "$OPENAI_API_KEY is also set and takes precedence over the file." in done.stderr
@@ -59,7 +59,7 @@ def test_a_variable_that_counts_first_is_told(monkeypatch: pytest.MonkeyPatch) -
         ("openai", f"{KEY} {KEY}", "not an API key"),
     ],
 )
-def test_what_is_no_key_is_a_sentence(provider: str, key: str, expected: str) -> None:
+def test_invalid_key_is_one_sentence(provider: str, key: str, expected: str) -> None:
     done = run("keys", "set", provider, stdin=key)
     assert done.exit_code == 2
     (line,) = done.stderr.strip().splitlines()

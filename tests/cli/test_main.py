@@ -1,3 +1,5 @@
+"""`metis --version`, `metis schema`, `metis validate` and `metis show`."""
+
 import json
 import subprocess
 import sys
@@ -24,7 +26,7 @@ def conversation(tmp_path: Path) -> Path:
     return path
 
 
-def test_version_is_told_by_the_command_and_by_the_module() -> None:
+def test_version_of_command_and_module() -> None:
     expected = f"metis {__version__} (canonical form {SPEC_VERSION})\n"
     module = [sys.executable, "-m", "metis", "--version"]
     assert run("--version").output == expected
@@ -43,7 +45,7 @@ def test_schema_prints_json() -> None:
 
 
 @pytest.mark.row("M-015")
-def test_validate_is_silent_about_a_good_file(conversation: Path) -> None:
+def test_validate_prints_nothing_for_valid_file(conversation: Path) -> None:
     done = run("validate", str(conversation))
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr == "4 messages, no problems (profile full)\n"
@@ -79,12 +81,12 @@ def test_validate_finds_the_line_inside_a_pretty_printed_array(conversation: Pat
     assert f"-:{line}: $.metadata.usage.input_tokens: expected `int`, got `str`\n" in done.stdout
 
 
-def test_validate_takes_one_pretty_printed_message(conversation: Path) -> None:
+def test_validate_accepts_one_pretty_printed_message(conversation: Path) -> None:
     first = json.loads(conversation.read_bytes().splitlines()[0])
     assert run("validate", "-", stdin=json.dumps(first, indent=2).encode()).exit_code == 0
 
 
-def test_validate_single_leaves_the_session_out(conversation: Path) -> None:
+def test_validate_single_skips_session_rules(conversation: Path) -> None:
     answer = conversation.read_bytes().splitlines()[2]
     assert run("validate", "-", stdin=answer).exit_code == 1
     assert run("validate", "--single", "-", stdin=answer).exit_code == 0
@@ -106,7 +108,7 @@ def test_a_file_without_messages_is_a_problem(stdin: bytes) -> None:
 
 
 @pytest.mark.parametrize("stdin", [b"\xff\xfe", b"{", b"[{]", b"null", b"7\n8", b"{}\n{", b"[1]"])
-def test_rubbish_is_a_problem_and_no_traceback(stdin: bytes) -> None:
+def test_invalid_bytes_are_a_problem_without_traceback(stdin: bytes) -> None:
     for command in ("validate", "show"):
         done = run(command, "-", stdin=stdin)
         assert done.exit_code == 1
@@ -122,7 +124,7 @@ def test_a_missing_file_is_one_sentence() -> None:
 
 
 @pytest.mark.row("M-015")
-def test_show_prints_a_conversation_for_people(conversation: Path) -> None:
+def test_show_prints_a_conversation(conversation: Path) -> None:
     done = run("show", str(conversation))
     assert done.exit_code == 0
     assert '  → read_file(path="README.md")\n' in done.stdout
@@ -132,7 +134,7 @@ def test_show_prints_a_conversation_for_people(conversation: Path) -> None:
     assert "\x1b[" not in done.stdout
 
 
-def test_show_prints_what_it_can_and_names_the_rest(conversation: Path) -> None:
+def test_show_prints_valid_messages_and_reports_the_rest(conversation: Path) -> None:
     conversation.write_bytes(conversation.read_bytes() + b'{"role":"user"}\n')
     done = run("show", str(conversation))
     assert done.exit_code == 1

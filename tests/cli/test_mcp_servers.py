@@ -1,4 +1,4 @@
-"""MCP servers of the settings: added, listed, tested, and their tools in a conversation."""
+"""MCP servers in the settings: add, list, test, and use in a conversation."""
 
 import json
 import sys
@@ -48,7 +48,7 @@ def test_a_server_is_tested() -> None:
     assert run("mcp", "test", "nobody").exit_code != 0
 
 
-def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unset_variable_error_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("METIS_TEST_TOKEN", raising=False)
     assert run("mcp", "add", "demo", "$METIS_TEST_TOKEN", "server").exit_code == 0
     tested = run("mcp", "test")
@@ -56,7 +56,7 @@ def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert "METIS_TEST_TOKEN is not set" in tested.stdout
 
 
-def test_a_question_works_though_a_server_does_not_start() -> None:
+def test_prompt_is_answered_although_a_server_does_not_start() -> None:
     assert run("mcp", "add", "broken", "/nowhere/at/all").exit_code == 0
     answer = run("-m", "sim", "--json", "say hello")
     assert answer.exit_code == 0, answer.output

@@ -19,7 +19,7 @@ def home(user: Path) -> Path:
     return user
 
 
-def test_models_are_listed_filtered_and_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_listed_and_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run("models")
     assert shown.exit_code == 0
     assert "claude-haiku-4-5   haiku" in shown.stdout

@@ -1,4 +1,4 @@
-"""The border between the commands and the terminal."""
+"""Output functions of the commands: styles, control characters and encodings."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from metis.cli.text import escape_controls, style, styled_text, unstyled, visibl
 
 
 class Terminal(io.StringIO):
-    """A stream that is a terminal."""
+    """A stream with `isatty()` true."""
 
     encoding = "utf-8"
 
@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_our_styles_are_applied_and_those_of_content_are_shown() -> None:
+def test_own_styles_are_applied_and_styles_of_content_are_escaped() -> None:
     text = style("a\x1b[31mred", fg="green", bold=True)
     assert styled_text(text, has_colour=True) == "\x1b[32;1ma␛[31mred\x1b[0m"
     assert styled_text(text, has_colour=False) == "a␛[31mred"
@@ -66,7 +66,7 @@ def test_content_is_exact_in_a_pipe_and_visible_on_a_terminal(
     assert terminal.getvalue() == "a␛[2J\x1b[2mb␛\x1b[0m\n"
 
 
-def test_text_for_people_is_visible_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_human_readable_text_is_escaped_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
     output.echo(style("a\x1b[2J", bold=True), err=True)
     assert capsys.readouterr().err == "a␛[2J\n"
 
@@ -98,7 +98,7 @@ def test_no_encoding_makes_printing_fail(monkeypatch: pytest.MonkeyPatch, encodi
     assert json.loads(third) == {"a": "漢\U0001f600"}
 
 
-def test_log_records_are_visible_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_records_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     log = logging.getLogger("a provider")
     log.addHandler(output.EchoHandler())
     log.warning("it says %s", "\x1b[2J")
@@ -151,9 +151,7 @@ def test_a_status_line_is_drawn_at_intervals(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("reason", ["pipe", "off", "dumb"])
-def test_a_status_line_is_nothing_where_nobody_watches(
-    monkeypatch: pytest.MonkeyPatch, reason: str
-) -> None:
+def test_no_status_line_without_terminal(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     stream = io.StringIO() if reason == "pipe" else Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "dumb" if reason == "dumb" else "xterm")
@@ -163,7 +161,7 @@ def test_a_status_line_is_nothing_where_nobody_watches(
     assert stream.getvalue() == ""
 
 
-def test_a_notice_breaks_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notice_wraps_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "metis: " + "words that go on " * 12
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

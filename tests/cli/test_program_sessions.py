@@ -1,4 +1,4 @@
-"""Sessions of every program on this machine: listed, offered, followed and shared."""
+"""Sessions of other programs on this machine: listed, imported, followed and shared."""
 
 import json
 import sys
@@ -93,7 +93,7 @@ def test_a_compressed_rollout_is_listed_imported_and_handed_over(home: Path) -> 
 
 
 @pytest.mark.parametrize("damage", ["cut off", "overwritten", "no frame", "no decoder"])
-def test_a_damaged_rollout_is_a_report_and_the_others_are_listed(
+def test_damaged_rollout_is_reported_and_others_are_listed(
     home: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zstandard = pytest.importorskip("zstandard")
@@ -123,7 +123,7 @@ def test_a_damaged_rollout_is_a_report_and_the_others_are_listed(
     assert len(done.stdout.splitlines()) == 1
 
 
-def test_what_comes_before_a_damaged_place_is_imported(home: Path) -> None:
+def test_records_before_damage_are_imported(home: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     (path,) = home.glob(".codex/sessions/*/*/*/*.jsonl")
     data = zstandard.ZstdCompressor().compress(path.read_bytes())
@@ -157,13 +157,13 @@ def test_an_import_shows_which_file_it_reads_at_a_terminal_only(
     assert "reading" not in run("import", *folders, "--json").stderr
 
 
-def test_a_name_is_needed_where_nobody_can_choose() -> None:
+def test_session_name_is_required_without_terminal() -> None:
     done = CliRunner().invoke(cli, ["import"])
     assert done.exit_code == 2
     assert PROMPT in done.stderr
 
 
-def test_watching_adds_what_a_program_writes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_imports_new_records(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = home.glob(".codex/sessions/*/*/*/*.jsonl")
     polls: list[int] = []
 

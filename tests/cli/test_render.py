@@ -1,3 +1,5 @@
+"""One-line rendering of blocks."""
+
 import pytest
 from msgspec import Raw
 
@@ -51,9 +53,9 @@ CASES: list[tuple[ContentBlock, str]] = [
 
 
 @pytest.mark.parametrize(("block", "shown"), CASES, ids=[block.type for block, _ in CASES])
-def test_every_block_has_a_line_for_people(block: ContentBlock, shown: str) -> None:
+def test_every_block_has_a_readable_line(block: ContentBlock, shown: str) -> None:
     assert unstyled(render_block(block)) == shown
 
 
-def test_long_text_says_how_much_is_missing() -> None:
+def test_truncated_text_states_omitted_length() -> None:
     assert shorten("abcdef", 4) == "abcd… (2 more characters)"

@@ -1,6 +1,6 @@
-"""The real programs continue what `metis handoff` wrote; a server on loopback records it.
+"""Real programs continue what `metis handoff` wrote; a loopback server records their requests.
 
-The programs are looked up on the path and in `METIS_TEST_PROGRAMS`, a directory of npm packages.
+The programs are found on PATH and in `METIS_TEST_PROGRAMS`, a directory of npm packages.
 """
 
 import json
@@ -223,7 +223,7 @@ PAIRS = [(one, two) for one in SOURCES for two in COMMANDS if one != two]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("origin", "target"), PAIRS)
-def test_a_program_sends_what_another_one_did(
+def test_program_sends_history_of_another_program(
     origin: str,
     target: str,
     user: Path,
@@ -239,7 +239,7 @@ def test_a_program_sends_what_another_one_did(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", sorted(COMMANDS))
-def test_a_summary_goes_along(
+def test_summary_is_sent(
     target: str, user: Path, tmp_path: Path, recorder: tuple[str, list[dict[str, Any]]]
 ) -> None:
     sent, _ = resumed(compacted_file, target, tmp_path, recorder)
@@ -253,7 +253,7 @@ def resumed(
     tmp_path: Path,
     recorder: tuple[str, list[dict[str, Any]]],
 ) -> tuple[str, list[dict[str, Any]]]:
-    """What a program sends after a handoff, and the losses of the handoff."""
+    """Return what a program sends after a handoff, and the losses of the handoff."""
     program = command(target)
     if program is None:
         pytest.skip(f"{target} is not installed")
@@ -286,7 +286,7 @@ def resumed(
 
 
 def expected_facts(origin: str) -> dict[str, str]:
-    """A text of every block in the sessions of `session_files`, by the type of its block."""
+    """Return one text per block in the sessions of `session_files`, by block type."""
     return {
         "text of the user": "which owls are here?",
         "text of the model": "Two owls.",

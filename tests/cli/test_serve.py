@@ -1,4 +1,4 @@
-"""`metis serve` and `metis run`: what they print, and how a client is started."""
+"""`metis serve` and `metis run`: printed settings, and starting a client."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from metis.gateway.config import GatewayConfig
 
 
 @pytest.mark.parametrize("client", ["claude", "codex", "gemini", "opencode", "aider"])
-def test_the_lines_to_paste_lead_to_the_gateway(client: str) -> None:
+def test_printed_settings_point_to_the_gateway(client: str) -> None:
     result = CliRunner().invoke(
         cli, ["serve", "--port", "4999", "--key", "me=secret-1", "--print-env", client]
     )
@@ -30,7 +30,7 @@ def test_the_lines_to_paste_lead_to_the_gateway(client: str) -> None:
     assert result.output.splitlines()[-1].startswith(client)
 
 
-def test_an_open_address_without_a_key_is_refused() -> None:
+def test_public_address_without_key_is_refused() -> None:
     result = CliRunner().invoke(cli, ["serve", "--host", "192.0.2.1", "--print-env", "claude"])
     assert result.exit_code != 0
     assert "--key" in result.output
@@ -42,7 +42,7 @@ def test_the_settings_of_opencode_are_json() -> None:
     assert options["provider"]["metis"]["options"]["baseURL"] == "http://127.0.0.1:1/v1"
 
 
-def test_connections_of_the_gateway_hold_little_of_the_store(
+def test_gateway_connections_have_small_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METIS_HOME", str(tmp_path))
@@ -77,7 +77,7 @@ def is_open(connection: sqlite3.Connection) -> bool:
 
 
 @pytest.mark.slow
-def test_a_client_runs_through_a_gateway_of_its_own(tmp_path: Path) -> None:
+def test_run_starts_client_with_its_own_gateway(tmp_path: Path) -> None:
     program = tmp_path / "claude"
     program.write_text(
         f"#!{sys.executable}\n"

@@ -1,4 +1,4 @@
-"""The commands on stored sessions, from the outside."""
+"""Commands on stored sessions."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of metis with one session in it."""
+    """Return a metis home with one session."""
     monkeypatch.setenv("METIS_HOME", str(tmp_path))
     raw = {"anthropic": {"n": "x" * 300}}
     messages = numbered(
@@ -41,7 +41,7 @@ def run(*arguments: str, stdin: bytes | None = None) -> Result:
     return CliRunner().invoke(cli, list(arguments), input=stdin)
 
 
-def test_sessions_lists_and_show_shows(home: Path) -> None:
+def test_sessions_and_show_commands(home: Path) -> None:
     listed = run("sessions")
     assert listed.exit_code == 0
     assert listed.stdout.startswith("sess_42  20")
@@ -64,9 +64,7 @@ def test_a_session_is_found_by_words_of_its_title(home: Path) -> None:
     assert "no session has 'the cow' in its id or title" in run("show", "the cow").stderr
 
 
-def test_sessions_are_a_table_where_somebody_watches(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_are_a_table_on_a_terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metis.cli.sessions.terminal_width", lambda: 60)
     lines = run("sessions").stdout.splitlines()
     assert lines[0].split() == ["id", "changed", "title", "model", "msgs", "cost"]
@@ -121,13 +119,13 @@ def test_the_store_is_checked_copied_swept_and_migrated(home: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("url", ["mysql://x", "sqlite:///", "postgresql://127.0.0.1:1/x"])
-def test_a_store_that_is_none_is_a_line_and_not_a_traceback(url: str) -> None:
+def test_invalid_store_is_one_line_without_traceback(url: str) -> None:
     done = run("sessions", "--store", url)
     assert done.exit_code == 2
     assert done.stderr.startswith("metis: ")
 
 
-def test_the_store_of_the_settings_is_the_one_that_is_listed(home: Path) -> None:
+def test_sessions_uses_configured_store(home: Path) -> None:
     (home / "metis.db").rename(home / "elsewhere.db")
     (home / "config.toml").write_text(f'store = "sqlite:///{home / "elsewhere.db"}"\n')
     assert "sess_42" in run("sessions").output

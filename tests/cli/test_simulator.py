@@ -20,7 +20,7 @@ from metis.cli.text import cell_width
 from metis.wire.call import SIMULATED
 
 
-def test_it_tells_where_it_listens_and_ends_when_told() -> None:
+def test_sim_prints_its_address_and_ends_on_signal() -> None:
     command = [sys.executable, "-m", "metis", "sim", "--port", "0"]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:  # noqa: S603 - our own interpreter
@@ -37,7 +37,7 @@ def test_it_tells_where_it_listens_and_ends_when_told() -> None:
     assert "it is not an AI" in greeting
 
 
-def test_a_port_that_is_taken_is_an_error_in_words() -> None:
+def test_port_in_use_is_one_sentence() -> None:
     with socket.socket() as blocker:
         blocker.bind(("127.0.0.1", 0))
         blocker.listen()
@@ -46,7 +46,7 @@ def test_a_port_that_is_taken_is_an_error_in_words() -> None:
     assert "cannot listen on port" in done.output
 
 
-def test_the_tour_really_runs(user: Path) -> None:
+def test_demo_runs(user: Path) -> None:
     done = CliRunner().invoke(cli, ["demo", "--fast"])
     assert done.exit_code == 0
     assert done.stderr == ""
@@ -60,12 +60,12 @@ def test_the_tour_really_runs(user: Path) -> None:
     assert not (user / "metis.db").exists()
 
 
-def test_the_command_tour_is_the_demo(user: Path) -> None:
+def test_tour_is_an_alias_of_demo(user: Path) -> None:
     assert "6. See" in CliRunner().invoke(cli, ["tour"]).stdout
     assert "\n  tour " not in CliRunner().invoke(cli, ["--help"]).stdout
 
 
-def test_at_a_terminal_it_takes_about_two_minutes(
+def test_demo_at_terminal_takes_about_two_minutes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waits: list[float] = []

@@ -1,4 +1,4 @@
-"""Templates, fragments, schemas of three kinds, and conversations that are not stored."""
+"""Templates, fragments, schema notations, and conversations without storage."""
 
 import json
 import sys
@@ -62,7 +62,7 @@ def test_a_question_is_added_where_a_template_has_no_place_for_it(home: Path) ->
         (("-p", "word=a", "x"), "add -t NAME"),
     ],
 )
-def test_what_is_wrong_with_a_template_is_named(
+def test_invalid_template_error_names_the_problem(
     home: Path, arguments: tuple[str, ...], text: str
 ) -> None:
     write_template(home, "need", 'prompt = "$word"')
@@ -103,7 +103,7 @@ def test_fragments_are_files_and_patterns(tmp_path: Path) -> None:
     assert "cannot add http://127.0.0.1:9/x" in refused.stderr  # not a public address
 
 
-def test_a_conversation_that_is_not_logged_leaves_nothing(home: Path) -> None:
+def test_conversation_without_storage_leaves_nothing(home: Path) -> None:
     done = run("-m", "sim", "--no-log", "say hello")
     assert done.stdout == "hello\n"
     assert run("sessions").stdout == ""
@@ -142,7 +142,7 @@ def test_a_schema_can_be_a_python_type(tmp_path: Path, monkeypatch: pytest.Monke
         ('{"type": ', "not valid JSON"),
     ],
 )
-def test_what_is_no_schema_is_refused(text: str, fault: str) -> None:
+def test_invalid_schema_is_refused(text: str, fault: str) -> None:
     with pytest.raises(InvalidValueError, match=fault):
         read_schema(text)
 

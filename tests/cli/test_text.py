@@ -1,4 +1,4 @@
-"""Text for a terminal: widths agree with rich, and nothing is wider than asked for."""
+"""Text layout for terminals: widths equal those of rich, and rows fit the width."""
 
 from decimal import Decimal
 
@@ -12,8 +12,8 @@ from metis.cli.text import SINGLE_CELLS, cell_width, fold, format_usd, one_line,
 LINES = st.text(alphabet="ab 漢é字\u0301…●→😀\t\x1b\n", max_size=60)
 
 
-def test_characters_of_the_short_cut_take_one_cell() -> None:
-    """`cell_width` does not ask rich about these."""
+def test_characters_of_the_fast_path_take_one_cell() -> None:
+    """`cell_width` does not look these up in rich."""
     shortcut = [chr(code) for code in range(0x3000) if SINGLE_CELLS.fullmatch(chr(code))]
     assert len(shortcut) > 900
     assert [character for character in shortcut if cell_len(character) != 1] == []
@@ -25,7 +25,7 @@ def test_widths_are_those_of_rich(line: str) -> None:
 
 
 @given(LINES, st.integers(min_value=2, max_value=40))
-def test_no_row_is_wider_than_asked_for(line: str, width: int) -> None:
+def test_no_row_is_wider_than_requested(line: str, width: int) -> None:
     assert cell_width(truncate(line, width)) <= width or cell_width(line) <= width
     assert cell_width(one_line(line, width)) <= width
     assert "\n" not in one_line(line, width)

@@ -1,4 +1,4 @@
-"""Several turns with tools, at the command line and with the embedded provider."""
+"""Several turns with tools on the command line, with the simulator."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.mark.row("K-135")
 @pytest.mark.usefixtures("user")
-def test_turns_with_tools_follow_each_other_without_an_error() -> None:
+def test_consecutive_turns_with_tools_have_no_error() -> None:
     Path("owl.txt").write_text("hoot hoot")
     Path("sea.txt").write_text("calm")
     first = run("read owl.txt and sea.txt")

@@ -33,7 +33,7 @@ def home(user: Path) -> Path:
     return user
 
 
-def test_a_trace_tells_everything_in_order() -> None:
+def test_trace_lists_every_step_in_order() -> None:
     Path("a.txt").write_text("hoot")
     run("-m", "sim", "read a.txt")
     session = run("sessions").stdout.split()[0]
@@ -47,7 +47,7 @@ def test_a_trace_tells_everything_in_order() -> None:
     lines = [json.loads(line) for line in run("trace", session, "--json").stdout.splitlines()]
     assert sorted(line["at"] for line in lines) == [line["at"] for line in lines]
     assert run("trace", "sess_none").exit_code == 2
-    # Without a session it is the one that changed last, as for `metis show`.
+    # Without a session argument the last changed one is used, as in `metis show`.
     assert run("trace").stdout == run("trace", session).stdout
     assert run("export").stdout == run("export", session).stdout
 
@@ -55,14 +55,14 @@ def test_a_trace_tells_everything_in_order() -> None:
 @pytest.mark.parametrize("width", [19, 59, 120])
 @pytest.mark.parametrize("latency_ms", [7, 812, 123_456, 9_876_543_210])
 @pytest.mark.parametrize("cost", ["$0", "$0.000000123456", "$123456.78"])
-def test_a_step_fits_for_any_latency_and_cost(width: int, latency_ms: int, cost: str) -> None:
+def test_trace_line_fits_for_any_latency_and_cost(width: int, latency_ms: int, cost: str) -> None:
     facts = ("end_turn", "123456789 in", "123456 out", cost, f"{latency_ms} ms")
     for detail in ("", "ok", "漢字 " * 50):
         step = Step(at=MAY, what="answer", detail=detail, facts=facts)
         assert cell_width("".join(step.text(width))) <= width
 
 
-def test_swaps_and_calls_of_other_programs_are_told_too() -> None:
+def test_swaps_and_imported_calls_are_listed() -> None:
     async def fill() -> None:
         async with store.open() as opened:
             await opened.create_session("sess_42")

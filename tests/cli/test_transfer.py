@@ -38,7 +38,7 @@ def run(*arguments: str, stdin: str = "") -> Result:
 
 
 @pytest.mark.parametrize("form", FILES)
-def test_a_history_of_another_program_is_recognised_stored_and_written_back(form: str) -> None:
+def test_history_of_another_program_round_trips(form: str) -> None:
     done = run("import", "-", stdin=FILES[form])
     assert done.exit_code == 0, done.output
     session = done.stdout.strip()
@@ -57,7 +57,7 @@ def json_values(text: str) -> object:
     return json.loads(text) if is_array else [json.loads(line) for line in text.splitlines()]
 
 
-def test_what_has_no_place_is_listed() -> None:
+def test_import_losses_are_listed() -> None:
     done = run("import", "-", stdin=ATTOCODE)
     assert "altered: metadata at message 2 $[1].metadata: " in done.stderr
 
@@ -82,7 +82,7 @@ def test_a_history_can_be_imported_twice_and_continued() -> None:
     assert run("-s", second, "-m", "sim", "say on").stdout == "on\n"
 
 
-def test_a_file_of_no_format_is_one_sentence() -> None:
+def test_unrecognised_file_is_one_sentence() -> None:
     done = run("import", "-", stdin='{"owl": "hoot"}')
     assert done.exit_code == 2
     (line,) = done.stderr.strip().splitlines()

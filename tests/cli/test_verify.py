@@ -1,3 +1,5 @@
+"""`metis verify`."""
+
 import json
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ def named(tmp_path: Path, text: str) -> str:
     return text.replace("LOG", str(tmp_path / "log.jsonl"))
 
 
-def test_what_holds_is_counted(tmp_path: Path) -> None:
+def test_valid_exchanges_are_counted(tmp_path: Path) -> None:
     done = run(tmp_path, b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), b"", GOOD)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
@@ -50,7 +52,7 @@ def test_what_holds_is_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_invalid_line_is_reported_and_the_rest_is_checked(tmp_path: Path) -> None:
     done = run(tmp_path, GOOD, b"{", {"id": "x"}, GOOD)
     assert done.exit_code == 1
     first, second = done.stderr.splitlines()
@@ -60,7 +62,7 @@ def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert "  ✗ 2 lines could not be read" in done.stdout
 
 
-def test_what_is_broken_has_its_line(tmp_path: Path) -> None:
+def test_broken_law_names_the_line(tmp_path: Path) -> None:
     done = run(tmp_path, GOOD, {**GOOD, "response": {"surprise": 1}})
     assert done.exit_code == 1
     fault = "the response: $.message: a response has a message, or a completion"
@@ -68,7 +70,7 @@ def test_what_is_broken_has_its_line(tmp_path: Path) -> None:
     assert "  ✗ parse                    1 of 2" in done.stdout
 
 
-def test_repairs_are_told_and_break_nothing(tmp_path: Path) -> None:
+def test_repairs_are_reported_and_break_no_law(tmp_path: Path) -> None:
     done = run(tmp_path, UNANSWERED)
     assert done.exit_code == 0
     where = "tool_result at message 1 $.content"
@@ -78,7 +80,7 @@ def test_repairs_are_told_and_break_nothing(tmp_path: Path) -> None:
     assert "  - 1 request would be repaired before being sent again" in done.stdout
 
 
-def test_what_another_provider_would_lose_is_told(tmp_path: Path) -> None:
+def test_losses_at_another_provider_are_listed(tmp_path: Path) -> None:
     done = run(tmp_path, GOOD, options=("--to", "openai:gpt-4o"))
     assert done.exit_code == 0
     reason = "the option 'options.seed' of ollama is not supported here"
@@ -91,7 +93,7 @@ def test_what_another_provider_would_lose_is_told(tmp_path: Path) -> None:
     assert home.stdout.splitlines()[-1] == "  - to ollama: nothing would be lost or changed"
 
 
-def test_protocols_that_nobody_speaks_are_counted(tmp_path: Path) -> None:
+def test_unknown_protocols_are_counted(tmp_path: Path) -> None:
     unnamed = {"request": REQUEST}
     done = run(tmp_path, GOOD, {**GOOD, "protocol": "telepathy"}, unnamed)
     assert done.exit_code == 0
@@ -107,20 +109,20 @@ def test_recorded_errors_are_counted(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "  - 1 ended in an error, as recorded"
 
 
-def test_an_empty_file_says_so(tmp_path: Path) -> None:
+def test_empty_file_is_reported(tmp_path: Path) -> None:
     done = run(tmp_path, b"\n")
     assert done.exit_code == 1
     assert done.stderr == named(tmp_path, "LOG: no exchange in this file\n")
 
 
 @pytest.mark.parametrize("option", ["--from", "--to"])
-def test_an_unknown_name_is_blamed_on_its_option(tmp_path: Path, option: str) -> None:
+def test_unknown_provider_error_names_the_option(tmp_path: Path, option: str) -> None:
     done = run(tmp_path, GOOD, options=(option, "nobody"))
     assert done.exit_code == 2
     assert f"invalid value for '{option}': unknown provider 'nobody'" in done.stderr
 
 
-def test_people_see_the_findings_below_their_line(
+def test_findings_are_printed_below_their_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metis.cli.verify.terminal_width", lambda: 60)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from happenings import completed, decided, failed, recording_bus
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.metadata import ChainPolicy
 from metis.catalog import price_table
@@ -22,6 +21,7 @@ from metis.events.analytics import (
     routing_report,
 )
 from metis.events.system_events import BudgetScope
+from sample_events import completed, decided, failed, recording_bus
 
 OPUS, HAIKU = "anthropic:claude-opus-4-7", "anthropic:claude-haiku-4-5"
 

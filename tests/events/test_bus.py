@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from build import assistant, thinking, ulid, user
-from happenings import cause_faults, completed, decided, recording_bus, run_turn
 from metis import adapters
 from metis.canonical.errors import BusOverflowError, EventError, InvalidEventError
 from metis.canonical.ids import UlidSource
@@ -23,6 +22,7 @@ from metis.events import (
 )
 from metis.events.turn_events import RouteDecided, TurnStarted
 from metis.wire.call import AdapterOptions
+from sample_events import cause_faults, completed, decided, recording_bus, run_turn
 
 
 @pytest.fixture

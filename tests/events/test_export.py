@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from happenings import failed, recording_bus, run_turn
 from metis.events import Event
 from metis.events.export import otlp_json, spans
 from metis.events.turn_events import LlmCallStarted, TurnStarted
+from sample_events import failed, recording_bus, run_turn
 
 ASK = LlmCallStarted(model="gemini:gemini-4-argon", provider="gemini", request_id="r")
 

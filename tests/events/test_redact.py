@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-from happenings import NAMED, PRIVATE, REFERENCE, every_event, recording_bus, run_turn
 from metis.events import Event, Redaction, aggregate, pseudonym, redact
 from metis.events.event import encode_json
+from sample_events import NAMED, PRIVATE, REFERENCE, every_event, recording_bus, run_turn
 
 MODES = [Redaction.PASSTHROUGH, Redaction.PSEUDONYMIZE, Redaction.REDACT_PRIVATE]
 

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from happenings import (
+from metis.canonical import SideEffects
+from metis.canonical.errors import InvalidEventError
+from metis.events import CATALOGUE, Event, Payload, Sensitivity, read_event
+from metis.events.event import encode_json
+from metis.events.registry import event_type_of
+from metis.events.turn_events import RouteDecided, ToolCalled, ToolCompleted
+from sample_events import (
     NAMED,
     PRIVATE,
     REFERENCE,
@@ -19,12 +25,6 @@ from happenings import (
     filled,
     recording_bus,
 )
-from metis.canonical import SideEffects
-from metis.canonical.errors import InvalidEventError
-from metis.events import CATALOGUE, Event, Payload, Sensitivity, read_event
-from metis.events.event import encode_json
-from metis.events.registry import event_type_of
-from metis.events.turn_events import RouteDecided, ToolCalled, ToolCompleted
 
 STREAM_NAMES = ("message.", "text.", "thinking.", "tool.use_")
 DOMAINS = {

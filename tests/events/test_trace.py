@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from happenings import START, every_event, recording_bus, run_turn
 from metis.canonical.errors import EventError, InvalidEventError
 from metis.canonical.ids import UlidSource
 from metis.events import (
@@ -28,6 +27,7 @@ from metis.events import (
 from metis.events.export import COLUMNS, read_jsonl, write_csv, write_jsonl
 from metis.events.system_events import BusGapDetected, TraceSwept
 from metis.events.trace import SqliteTrace
+from sample_events import START, every_event, recording_bus, run_turn
 
 pytestmark = pytest.mark.anyio
 

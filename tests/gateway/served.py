@@ -1,4 +1,4 @@
-"""What tests of the gateway share: a gateway on a free port, and an upstream that records."""
+"""Shared by gateway tests: a gateway on a free port, and an upstream that records requests."""
 
 import asyncio
 import socket
@@ -53,7 +53,7 @@ CHAT_CHUNKS = [
 
 
 class Upstream:
-    """A provider that records requests and replies as a handler says."""
+    """A provider that records requests and replies with a handler."""
 
     def __init__(self, handler: Handler | None = None) -> None:
         self.requests: list[tuple[web.Request, bytes]] = []
@@ -123,7 +123,7 @@ async def serve(  # noqa: PLR0913 - settings, all by name
     config: GatewayConfig | None = None,
     store: Store | None = None,
 ) -> AsyncGenerator[Served]:
-    """Run a gateway before an upstream for as long as the context is open."""
+    """Run a gateway in front of an upstream while the context is open."""
     runner: web.AppRunner | None = None
     config = config or GatewayConfig()
     if upstream is not None:

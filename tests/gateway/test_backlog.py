@@ -1,4 +1,4 @@
-"""Exchanges that wait for the store: durable in files, within bounds, and joined all the same."""
+"""Exchanges waiting for the store: durable in files, bounded, and joined correctly."""
 
 import errno
 import logging
@@ -39,7 +39,7 @@ def waiting(directory: Path, **options: Any) -> WaitingExchanges:
 
 
 def stopped(store: Store, queue: WaitingExchanges) -> Recorder:
-    """Return a recorder that never comes to storing, as under an endless load."""
+    """Return a recorder that never stores, as under endless load."""
     return Recorder(store, Models(), waiting=queue)
 
 
@@ -47,15 +47,13 @@ async def stored_texts(store: Store, exchange: Exchange) -> list[str]:
     return texts(await store.messages(exchange.session_id))
 
 
-async def test_a_killed_process_leaves_its_exchanges_to_the_next(
-    tmp_path: Path, store: Store
-) -> None:
+async def test_next_process_stores_exchanges_of_a_killed_one(tmp_path: Path, store: Store) -> None:
     queue = waiting(tmp_path / "spool")
     client = Client(stopped(store, queue))
     first = await client.send([user("one")], assistant("two"))
     other = await client.send([user("three")], assistant("four"))
     queue.save()
-    # What happens when a process is killed: descriptors are closed, and nothing else.
+    # A killed process only has its descriptors closed.
     files = list((tmp_path / "spool").iterdir())
     assert [file.stat().st_mode & 0o077 for file in files] == [0]
     async with recording(store, waiting=waiting(tmp_path / "spool")) as locked:
@@ -70,7 +68,7 @@ async def test_a_killed_process_leaves_its_exchanges_to_the_next(
     assert not list((tmp_path / "spool").iterdir())
 
 
-async def test_what_was_stored_before_the_end_is_not_stored_again(
+async def test_exchanges_stored_before_the_kill_are_not_stored_again(
     tmp_path: Path, store: Store
 ) -> None:
     queue = waiting(tmp_path / "spool")
@@ -86,7 +84,7 @@ async def test_what_was_stored_before_the_end_is_not_stored_again(
     assert await stored_texts(store, exchange) == ["one", "two"]
 
 
-async def test_beyond_its_memory_a_queue_waits_in_files_and_sheds_nothing(
+async def test_queue_over_memory_limit_spills_to_files_without_loss(
     tmp_path: Path, store: Store
 ) -> None:
     queue = waiting(tmp_path / "spool", memory_bytes=20_000)
@@ -107,7 +105,7 @@ async def test_beyond_its_memory_a_queue_waits_in_files_and_sheds_nothing(
     assert not list((tmp_path / "spool").iterdir())
 
 
-async def test_a_request_joins_what_it_continues_though_that_is_in_a_file(
+async def test_request_joins_conversation_that_waits_in_a_file(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned: list[str] = []
@@ -140,9 +138,7 @@ async def test_a_request_joins_what_it_continues_though_that_is_in_a_file(
     assert await stored_texts(store, others[7]) == ["other 7", "yes"]
 
 
-async def test_of_many_equal_requests_only_the_newest_are_planned_at_once(
-    tmp_path: Path, store: Store
-) -> None:
+async def test_only_newest_of_many_equal_requests_are_planned(tmp_path: Path, store: Store) -> None:
     queue = waiting(tmp_path / "spool")
     recorder = stopped(store, queue)
     client = Client(recorder)
@@ -157,7 +153,7 @@ async def test_of_many_equal_requests_only_the_newest_are_planned_at_once(
     assert "answer 99" in await stored_texts(store, exchange)
 
 
-async def test_a_full_disk_leaves_exchanges_in_memory_within_its_bounds(
+async def test_full_disk_keeps_exchanges_in_bounded_memory(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> int:
@@ -179,7 +175,7 @@ async def test_a_full_disk_leaves_exchanges_in_memory_within_its_bounds(
     assert await store.exchange(sent[0].id) is not None
 
 
-async def test_damaged_files_cost_only_what_is_damaged(
+async def test_damaged_files_lose_only_damaged_exchanges(
     tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = waiting(tmp_path / "spool")
@@ -199,7 +195,7 @@ async def test_damaged_files_cost_only_what_is_damaged(
     assert not list((tmp_path / "spool").iterdir())
 
 
-async def test_a_decoded_response_comes_back_from_a_file(tmp_path: Path, store: Store) -> None:
+async def test_decoded_response_round_trips_through_a_file(tmp_path: Path, store: Store) -> None:
     recorder = stopped(store, waiting(tmp_path / "spool"))
     exchange = await Client(recorder).send([user("one")], assistant("two"))
     models = Models()

@@ -1,4 +1,4 @@
-"""Bad input: bounded, answered in the client's language, and other clients do not notice."""
+"""Bad client input is bounded and answered in the client's format; other clients are unaffected."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from gateway.served import CHAT_CHUNKS, Served, Upstream, reply_chat, serve
-from gateway.test_translate import CLIENTS
+from gateway.test_translation import CLIENTS
 from metis.canonical.errors import SettingsError
 from metis.gateway.config import (
     ClientKey,
@@ -34,7 +34,7 @@ def anyio_backend() -> str:
 
 
 async def raw(gateway: Served, data: bytes, *, is_slow: bool = False) -> bytes:
-    """Send bytes as they are, and return what comes back until the server closes."""
+    """Send raw bytes, and return everything received until the server closes."""
     port = int(gateway.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with suppress(ConnectionError):
@@ -52,7 +52,7 @@ async def raw(gateway: Served, data: bytes, *, is_slow: bool = False) -> bytes:
 
 
 async def status_line(gateway: Served, data: bytes) -> bytes:
-    """Send bytes as they are, and return the first line that comes back."""
+    """Send raw bytes, and return the first line of the response."""
     port = int(gateway.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
@@ -76,7 +76,7 @@ async def status_line(gateway: Served, data: bytes) -> bytes:
     ],
     ids=lambda body: body[:20].decode("latin-1"),
 )
-async def test_a_body_that_cannot_be_read_is_an_error_of_the_protocol(body: bytes) -> None:
+async def test_undecodable_body_gives_error_in_protocol_format(body: bytes) -> None:
     upstream = Upstream()
     async with serve(upstream) as gateway:
         for path in ("/v1/messages", "/v1/chat/completions", "/v1/responses"):
@@ -119,7 +119,7 @@ async def test_slow_clients_and_header_floods_are_cut_off() -> None:
 
 
 @pytest.mark.row("GW-34")
-async def test_a_client_that_does_not_read_stops_the_provider() -> None:
+async def test_client_that_does_not_read_pauses_the_provider() -> None:
     sent = 0
 
     async def flood(request: web.Request, _: bytes) -> web.StreamResponse:
@@ -147,7 +147,7 @@ async def test_a_client_that_does_not_read_stops_the_provider() -> None:
     assert 0 < sent < 4000 * 50 * len(CHAT_CHUNKS[1]) / 2
 
 
-async def test_another_key_is_tried_if_one_is_limited() -> None:
+async def test_next_provider_key_is_used_after_rate_limit() -> None:
     async def limited(request: web.Request, _: bytes) -> web.StreamResponse:
         if request.headers["authorization"] == "Bearer first":
             return web.Response(status=429, headers={"retry-after": "60"})
@@ -166,7 +166,7 @@ async def test_another_key_is_tried_if_one_is_limited() -> None:
     assert keys == ["Bearer first", "Bearer second", "Bearer second", "Bearer second"]
 
 
-def test_keys_name_their_tenant_and_an_open_address_needs_one(tmp_path: Path) -> None:
+def test_keys_identify_tenants_and_public_address_requires_one(tmp_path: Path) -> None:
     assert ClientKey.parse("team/ann=abcd").tenant == Tenant("ann", "team")
     assert ClientKey.parse("ann=abcd").tenant == Tenant("ann")
     assert ClientKey.parse("abcd==").tenant == Tenant()
@@ -245,7 +245,7 @@ async def test_a_process_drains_reloads_and_ends_cleanly(tmp_path: Path) -> None
             assert await asyncio.to_thread(server.wait, 30) == 0
         finally:
             server.kill()
-            # Workers end with the process that started them, and with them the pipe.
+            # Workers end with the process that started them, which closes the pipe.
             server.communicate(timeout=60)
 
 

@@ -1,4 +1,4 @@
-"""The contract that Anthropic publishes for gateways before Claude Code, rule by rule."""
+"""Anthropic's published contract for gateways in front of Claude Code, rule by rule."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ async def test_the_session_header_joins_requests_to_one_conversation() -> None:
     assert one["x-metis-session"] != three["x-metis-session"]
 
 
-async def test_a_check_that_only_anthropic_runs_is_refused_by_its_name_elsewhere() -> None:
+async def test_anthropic_only_check_is_refused_by_name_elsewhere() -> None:
     upstream = Upstream()
     async with serve(upstream, keys=("ann=secret-1",), routes=("*=openai:gpt-4o",)) as gateway:
         body = {**BODY, "safeguards": {"mode": "auto"}}
@@ -206,7 +206,7 @@ async def test_bedrock_and_vertex_bodies_keep_their_betas_and_versions() -> None
 
 
 @pytest.mark.parametrize("provider", ["bedrock", "vertex-claude"])
-async def test_a_cloud_host_gets_its_own_form_without_tags(provider: str) -> None:
+async def test_cloud_host_receives_its_request_form_without_billing_tags(provider: str) -> None:
     upstream = Upstream(reply)
     body = {**BODY, "model": f"{provider}:claude-sonnet-4-5", "tags": {"team": "x"}}
     async with serve(upstream, providers=(provider,)) as gateway:

@@ -1,4 +1,4 @@
-"""What clients send and expect beyond plain messages: tools, betas, counts, limits, overflows."""
+"""What clients send and expect beyond messages: tools, betas, counts, limits, overflows."""
 
 from functools import partial
 from itertools import pairwise
@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from gateway.served import Upstream, serve, stream
-from gateway.test_translate import CLIENTS
+from gateway.test_translation import CLIENTS
 
 pytestmark = pytest.mark.anyio
 
@@ -73,14 +73,14 @@ async def test_a_freeform_tool_is_called_as_the_client_declared_it() -> None:
 
 
 @pytest.mark.row("GW-12")
-async def test_a_response_of_another_provider_is_continued_at_the_clients_own() -> None:
+async def test_response_of_another_provider_continues_at_provider_of_client() -> None:
     upstream = Upstream()
     async with serve(upstream) as gateway:
         first = {"model": "openai:gpt-4o", "input": "first words"}
         _, _, reply = await gateway.post("/v1/responses", first)
         more = {"model": "gpt-5", "input": "more", "previous_response_id": decode(reply)["id"]}
         await gateway.post("/v1/responses", more)
-        # One that its provider made and holds goes on as it is.
+        # A response stored by its provider is continued unchanged.
         held = {"model": "gpt-5", "input": "more", "previous_response_id": "resp_of_openai"}
         await gateway.post("/v1/responses", held)
     sent = decode(upstream.requests[1][1])
@@ -92,7 +92,7 @@ async def test_a_response_of_another_provider_is_continued_at_the_clients_own() 
 
 
 @pytest.mark.row("GW-15")
-async def test_a_beta_that_a_host_does_not_have_is_a_loss_and_a_known_one_goes_on() -> None:
+async def test_unsupported_beta_is_a_loss_and_supported_one_is_sent() -> None:
     path, body = CLIENTS["anthropic"]
     upstream = Upstream()
     betas = "invented-2099-01-01,interleaved-thinking-2025-05-14"
@@ -112,7 +112,7 @@ async def test_a_beta_that_a_host_does_not_have_is_a_loss_and_a_known_one_goes_o
 
 @pytest.mark.row("GW-17")
 @pytest.mark.parametrize("target", ["openai:gpt-4o", "gemini:gemini-2.5-pro", "ollama:llama3.1"])
-async def test_a_tool_choice_does_not_go_on_without_tools(target: str) -> None:
+async def test_tool_choice_is_omitted_without_tools(target: str) -> None:
     path, body = CLIENTS["anthropic"]
     upstream = Upstream()
     async with serve(upstream, routes=(f"*={target}",)) as gateway:
@@ -127,7 +127,7 @@ async def test_a_tool_choice_does_not_go_on_without_tools(target: str) -> None:
 
 
 @pytest.mark.row("GW-18")
-async def test_a_web_search_is_run_by_the_targets_own_or_refused_with_a_reason() -> None:
+async def test_web_search_is_translated_or_refused_with_reason() -> None:
     path, body = CLIENTS["anthropic"]
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
     upstream = Upstream()
@@ -162,7 +162,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "words " *
 
 
 @pytest.mark.row("GW-21")
-async def test_a_count_covers_every_kind_of_block_and_says_that_it_is_an_estimate() -> None:
+async def test_token_count_covers_every_block_and_is_marked_as_estimate() -> None:
     user = {"role": "user", "content": [{"type": "text", "text": "look"}]}
     base = {"model": "openai:gpt-4o", "messages": [user]}
     asks = {"role": "assistant", "content": [USE]}
@@ -193,9 +193,7 @@ async def test_a_count_covers_every_kind_of_block_and_says_that_it_is_an_estimat
         ("gemini", "exceeds the maximum number of tokens"),
     ],
 )
-async def test_an_overflow_has_the_words_at_which_a_client_compacts(
-    client: str, words: str
-) -> None:
+async def test_overflow_error_has_text_that_makes_clients_compact(client: str, words: str) -> None:
     answers = {
         "openai": (400, {"error": {"code": "context_length_exceeded", "message": "too many"}}),
         "anthropic": (
@@ -225,7 +223,7 @@ async def refuse(status: int, body: Any, _: web.Request, __: bytes) -> web.Strea
 
 
 @pytest.mark.row("GW-22")
-async def test_more_tokens_than_a_model_writes_are_clamped_with_a_loss() -> None:
+async def test_max_tokens_over_model_limit_are_clamped_with_loss() -> None:
     path, body = CLIENTS["anthropic"]
     upstream = Upstream()
     async with serve(upstream, routes=("*=openai:gpt-4o",)) as gateway:
@@ -249,7 +247,7 @@ def chat_chunks(usage: dict[str, Any], *, with_choices: bool) -> list[bytes]:
 
 
 @pytest.mark.row("GW-26")
-async def test_a_translated_stream_states_input_tokens_first_and_the_true_ones_last() -> None:
+async def test_translated_stream_has_estimated_input_tokens_first_and_actual_last() -> None:
     usage = {
         "prompt_tokens": 70,
         "completion_tokens": 2,
@@ -273,7 +271,7 @@ async def test_a_translated_stream_states_input_tokens_first_and_the_true_ones_l
 
 
 @pytest.mark.row("GW-30", "GW-33")
-async def test_cache_marks_are_carried_to_hosts_of_claude_and_set_for_other_clients() -> None:
+async def test_cache_marks_are_sent_to_claude_hosts_and_added_for_other_clients() -> None:
     mark = {"type": "ephemeral"}
     path, body = CLIENTS["anthropic"]
     text = {"type": "text", "text": "instructions " * 900, "cache_control": mark}
@@ -301,8 +299,8 @@ async def test_cache_marks_are_carried_to_hosts_of_claude_and_set_for_other_clie
 @pytest.mark.parametrize(
     "target", ["openai:gpt-4o", "anthropic:claude-sonnet-4-5", "gemini:gemini-2.5-pro"]
 )
-async def test_the_next_turn_begins_with_the_bytes_of_the_one_before(target: str) -> None:
-    """A prefix that changes, or another key, makes the provider's cache cold."""
+async def test_next_request_extends_bytes_of_previous_one(target: str) -> None:
+    """A changed prefix, or another key, invalidates the provider's cache."""
     upstream = Upstream()
     history = [{"role": "user", "content": "first"}]
     async with serve(upstream, routes=(f"*={target}",)) as gateway:
@@ -327,7 +325,7 @@ async def test_the_next_turn_begins_with_the_bytes_of_the_one_before(target: str
         one, two = decode(earlier), decode(later)
         assert two[key][: len(one[key])] == one[key]
         assert {**one, key: 0} == {**two, key: 0}
-        # The bytes before the first difference hold the whole of the earlier history.
+        # The bytes before the first difference contain the whole earlier history.
         last = msgspec.json.encode(one[key][-1])
         at = earlier.rindex(last.rstrip(b"}]"))
         assert later.startswith(earlier[:at])

@@ -1,4 +1,4 @@
-"""A history is recognised when its client sends it again, whichever protocols it went through."""
+"""Histories are recognised when a client sends them again, across protocols."""
 
 import json
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def recorded(protocol: str) -> Iterator[Message]:
 
 
 def next_request(protocol: str, response: Any) -> dict[str, Any]:
-    """The request with which a client continues after a response."""
+    """Return the request with which a client continues after a response."""
     match protocol:
         case "anthropic":
             history = [{"role": "assistant", "content": response["content"]}]
@@ -144,7 +144,7 @@ def test_clients_name_their_sessions_in_headers(
 
 
 class CountedEnds(dict[tuple[str, str], HistoryEnd]):
-    """Counts how often an end is looked up."""
+    """Counts look-ups of conversation ends."""
 
     lookups = 0
 
@@ -154,7 +154,7 @@ class CountedEnds(dict[tuple[str, str], HistoryEnd]):
 
 
 @pytest.mark.parametrize("sessions", [10, 5000])
-def test_joining_looks_up_what_is_new_however_many_sessions_there_are(sessions: int) -> None:
+def test_joining_does_constant_look_ups_for_any_number_of_sessions(sessions: int) -> None:
     joiner, ends = Joiner(), CountedEnds()
     joiner._ends = ends  # pyright: ignore[reportPrivateUsage] - its work is counted
     for number in range(sessions):

@@ -1,4 +1,4 @@
-"""Recorded exchanges through HTTP: passed unchanged, or translated without a silent loss."""
+"""Recorded exchanges over HTTP: passed unchanged, or translated without a silent loss."""
 
 import base64
 import json
@@ -62,7 +62,7 @@ def path_of(exchange: Exchange, path: str) -> str:
 
 
 def is_served(exchange: Exchange, path: str) -> bool:
-    """Whether an exchange is a call of the endpoint that the test posts to."""
+    """Return whether an exchange is a call of the endpoint that the test posts to."""
     url = exchange["url_path"]
     if not exchange["request"] or exchange["method"] != "POST":
         return False
@@ -84,7 +84,7 @@ def reply_of(exchange: Exchange) -> tuple[bytes, str]:
 
 @pytest.mark.row("GW-36")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_requests_and_replies_pass_key_for_key(protocol: str) -> None:
+async def test_requests_and_responses_pass_with_every_key(protocol: str) -> None:
     name, path = PROTOCOLS[protocol]
     current: list[Exchange] = []
 
@@ -125,7 +125,7 @@ def is_accounted(block: ContentBlock, carried: set[str], lost_types: set[str]) -
 @pytest.mark.row("GW-09", "GW-36")
 @pytest.mark.parametrize("target", ANSWERS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_translated_requests_lose_nothing_silently(protocol: str, target: str) -> None:
+async def test_translated_requests_have_no_silent_loss(protocol: str, target: str) -> None:
     name, path = PROTOCOLS[protocol]
     if name == target:
         pytest.skip("passed as it is")

@@ -1,4 +1,4 @@
-"""Failures of providers: other addresses, cut and failed streams, web pages, silence, drops."""
+"""Provider failures: fallback addresses, cut and failed streams, web pages, silence."""
 
 import asyncio
 from contextlib import suppress
@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from gateway.served import CHAT_CHUNKS, Upstream, serve, stream
-from gateway.test_translate import CLIENTS
+from gateway.test_translation import CLIENTS
 from metis.canonical.errors import UnknownSessionError
 from metis.canonical.metadata import MessageStatus
 from metis.gateway.config import GatewayConfig, Limits, ProviderConfig
@@ -35,7 +35,7 @@ def decode(body: bytes) -> Any:
 async def cut(
     request: web.Request, chunks: list[bytes], content_type: str = "text/event-stream"
 ) -> web.StreamResponse:
-    """Send the beginning of a response, and close the connection."""
+    """Send the start of a response, and close the connection."""
     response = web.StreamResponse(headers={"content-type": content_type})
     await response.prepare(request)
     for chunk in chunks:
@@ -57,7 +57,7 @@ async def fail_at_once(kind: str, request: web.Request, _: bytes) -> web.StreamR
 
 @pytest.mark.row("GW-29")
 @pytest.mark.parametrize("kind", ["status", "first event", "cut"])
-async def test_a_failure_before_the_first_content_is_answered_by_another_address(kind: str) -> None:
+async def test_failure_before_first_content_uses_another_address(kind: str) -> None:
     good, bad = Upstream(), Upstream(partial(fail_at_once, kind))
     async with serve(bad), serve(good):
         row = ProviderConfig(base_url=(bad.url, good.url), keys=("k",))
@@ -102,7 +102,7 @@ async def test_a_failure_in_the_middle_is_an_error_event_and_stored_as_a_failure
 
 
 @pytest.mark.row("GW-20")
-async def test_a_provider_that_is_silent_for_too_long_is_an_error_and_no_endless_wait() -> None:
+async def test_silent_provider_times_out_with_error() -> None:
     release = asyncio.Event()
 
     async def silent(request: web.Request, _: bytes) -> web.StreamResponse:
@@ -125,7 +125,7 @@ async def test_a_provider_that_is_silent_for_too_long_is_an_error_and_no_endless
 @pytest.mark.row("GW-20")
 @pytest.mark.parametrize("is_passed", [False, True])
 @pytest.mark.parametrize("status", [200, 429])
-async def test_keep_alives_come_before_the_provider_has_sent_its_headers(
+async def test_keep_alives_are_sent_before_provider_headers(
     is_passed: bool,  # noqa: FBT001 - a case
     status: int,
 ) -> None:
@@ -183,7 +183,7 @@ async def test_a_gemini_client_gets_no_keep_alive_that_it_cannot_read() -> None:
 
 @pytest.mark.row("GW-35")
 @pytest.mark.parametrize("client", ["chat", "anthropic", "responses"])
-async def test_the_first_content_goes_out_before_the_next_has_come(client: str) -> None:
+async def test_content_is_forwarded_without_buffering(client: str) -> None:
     release = asyncio.Event()
 
     async def gated(request: web.Request, _: bytes) -> web.StreamResponse:
@@ -253,7 +253,7 @@ PLACES = {
 @pytest.mark.parametrize("client", PLACES)
 @pytest.mark.parametrize("target", ["openai:m", "anthropic:m", "ollama:m"])
 @pytest.mark.parametrize(("status", "body", "expected"), ERRORS)
-async def test_errors_reach_every_client_in_its_form_with_status_and_reason(
+async def test_errors_have_format_status_and_reason_for_every_client(
     client: str, target: str, status: int, body: Any, expected: tuple[int, ...]
 ) -> None:
     async def fail(_: web.Request, __: bytes) -> web.StreamResponse:
@@ -272,7 +272,7 @@ async def test_errors_reach_every_client_in_its_form_with_status_and_reason(
 
 
 @pytest.mark.row("GW-13")
-async def test_a_socket_that_drops_in_the_middle_cancels_the_provider() -> None:
+async def test_dropped_client_socket_cancels_the_provider() -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(request: web.Request, _: bytes) -> web.StreamResponse:
@@ -322,7 +322,7 @@ async def chat_stream(request: web.Request, _: bytes) -> web.StreamResponse:
 @pytest.mark.row("GW-13")
 @pytest.mark.parametrize("sent", [0, 1, 2])
 @pytest.mark.parametrize("client", ["anthropic", "chat"])
-async def test_a_client_that_left_is_no_failure_of_the_provider(client: str, sent: int) -> None:
+async def test_disconnected_client_is_not_a_provider_failure(client: str, sent: int) -> None:
     """ASGI servers report a closed connection as an OSError of `send`."""
     path, body = CLIENTS[client]
     request = msgspec.json.encode({**body, "stream": True})
@@ -349,7 +349,7 @@ async def test_a_client_that_left_is_no_failure_of_the_provider(client: str, sen
 
 @pytest.mark.row("GW-13")
 @pytest.mark.parametrize("sent", [1, 2, 3, 5])
-async def test_a_socket_whose_client_left_ends(sent: int) -> None:
+async def test_socket_of_disconnected_client_ends(sent: int) -> None:
     messages = [
         {
             "type": "websocket.receive",
@@ -379,7 +379,7 @@ async def test_a_socket_whose_client_left_ends(sent: int) -> None:
 
 
 @pytest.mark.row("GW-13")
-async def test_a_request_that_comes_as_a_response_ends_is_answered() -> None:
+async def test_request_received_at_end_of_response_is_answered() -> None:
     create = {
         "type": "websocket.receive",
         "text": '{"type":"response.create","model":"M","input":"hi"}',
@@ -403,7 +403,7 @@ async def test_a_request_that_comes_as_a_response_ends_is_answered() -> None:
 
 
 @pytest.mark.row("GW-13")
-async def test_a_provider_that_drops_in_the_middle_is_an_error_event_on_the_socket() -> None:
+async def test_dropped_provider_connection_is_an_error_event_on_the_socket() -> None:
     async def drop(request: web.Request, _: bytes) -> web.StreamResponse:
         return await cut(request, CHAT_CHUNKS[:3])
 

@@ -1,4 +1,4 @@
-"""Usage, cost and budgets: every path is metered, and streams cost what plain responses cost."""
+"""Usage, cost and budgets: every path is metered, streams like plain responses."""
 
 import asyncio
 from decimal import Decimal
@@ -141,7 +141,7 @@ PASSED: list[tuple[str, dict[str, Any] | bytes, dict[str, Any] | bytes, tuple[in
 @pytest.mark.row("GW-27")
 @pytest.mark.parametrize(("path", "sent", "answer", "counts"), PASSED)
 @pytest.mark.parametrize("has_store", [False, True])
-async def test_passed_calls_are_metered_and_recorded(  # noqa: PLR0913, PLR0917 - the parts of a case
+async def test_passed_through_calls_are_metered_and_recorded(  # noqa: PLR0913, PLR0917 - the parts of a case
     tmp_path: Path,
     path: str,
     sent: dict[str, Any] | bytes,
@@ -262,7 +262,7 @@ async def test_a_budget_stops_every_path(path: str, body: dict[str, Any]) -> Non
 
 
 @pytest.mark.row("GW-28")
-async def test_calls_at_the_same_time_do_not_pass_a_budget_together() -> None:
+async def test_concurrent_calls_do_not_exceed_a_budget() -> None:
     release = asyncio.Event()
 
     async def slow(_: web.Request, __: bytes) -> web.StreamResponse:
@@ -284,14 +284,14 @@ async def test_calls_at_the_same_time_do_not_pass_a_budget_together() -> None:
             await asyncio.sleep(0.01)
         release.set()
         statuses = sorted([(await call)[0] for call in calls])
-        # What was reserved, and not used, can be spent.
+        # Reserved but unused amounts can be spent.
         again = await gateway.post("/v1/chat/completions", body, **KEY)
     assert statuses == [200, 200, 200, 429, 429, 429, 429, 429]
     assert again[0] == 200
 
 
 @pytest.mark.row("GW-28")
-async def test_a_budget_counts_what_other_processes_spent(tmp_path: Path) -> None:
+async def test_budget_counts_spending_of_other_processes(tmp_path: Path) -> None:
     async def reply(_: web.Request, __: bytes) -> web.StreamResponse:
         return web.Response(body=chat_reply(USAGE, streamed=False)[0], content_type="text/json")
 
@@ -305,7 +305,7 @@ async def test_a_budget_counts_what_other_processes_spent(tmp_path: Path) -> Non
 
 
 @pytest.mark.row("GW-28")
-async def test_models_without_a_price_can_be_refused_to_keys_with_a_budget() -> None:
+async def test_unpriced_models_can_be_refused_to_keys_with_budget() -> None:
     upstream = Upstream()
     async with serve(upstream, config=budgeted("1", unpriced="refuse")) as gateway:
         status, _, reply = await gateway.post("/v1/embeddings", {"model": "nobody"}, **KEY)

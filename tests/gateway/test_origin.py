@@ -1,4 +1,4 @@
-"""Web pages in a browser on the same machine cannot use an open gateway, nor spend its keys."""
+"""Web pages in a local browser cannot use an open gateway or spend its keys."""
 
 import aiohttp
 import pytest
@@ -21,7 +21,7 @@ def anyio_backend() -> str:
         {"origin": "https://evil.example"},
         {"origin": "null"},
         {"origin": "http://localhost.evil.example"},
-        {"host": "evil.example"},  # a name that was made to lead to this machine
+        {"host": "evil.example"},  # a DNS name that was rebound to this machine
         {"host": "127.0.0.1.evil.example:80"},
     ],
 )

@@ -1,4 +1,4 @@
-"""Requests to a provider of the client's own protocol: every byte but model name and key passes."""
+"""Pass-through to providers of the client's protocol: only model name and key change."""
 
 import asyncio
 
@@ -77,7 +77,7 @@ async def test_nested_keys_of_the_same_name_pass() -> None:
 
 
 @pytest.mark.parametrize("body", [BODY, BODY.replace(b'"n":1', b'"metadata":{"model":"gpt-4o"}')])
-async def test_an_alias_changes_the_model_name_only_and_the_answer_has_the_requested_one(
+async def test_alias_changes_only_the_model_name_and_response_has_requested_name(
     body: bytes,
 ) -> None:
     requested = body.replace(b'"model":"gpt-4o" ,', b'"model":"fast" ,')
@@ -106,7 +106,7 @@ async def test_errors_of_the_provider_pass_without_its_key() -> None:
     assert headers["x-request-id"] == "r1"
 
 
-async def test_a_web_page_becomes_an_error_in_the_clients_language() -> None:
+async def test_web_page_becomes_error_in_client_format() -> None:
     async def page(_: web.Request, __: bytes) -> web.StreamResponse:
         return web.Response(status=502, text="<html><title>Bad gateway</title></html>")
 
@@ -130,7 +130,7 @@ async def test_a_redirect_is_not_followed() -> None:
     assert len(upstream.requests) == 1
 
 
-async def test_a_client_that_leaves_cancels_the_upstream() -> None:
+async def test_disconnected_client_cancels_the_upstream() -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(request: web.Request, _: bytes) -> web.StreamResponse:
@@ -154,7 +154,7 @@ async def test_a_client_that_leaves_cancels_the_upstream() -> None:
         await asyncio.wait_for(ended.wait(), 10)
 
 
-async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
+async def test_truncated_stream_ends_with_error_event() -> None:
     async def cut(request: web.Request, _: bytes) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)

@@ -1,4 +1,4 @@
-"""The bytes of exchanges: what the provider got and sent, passed or translated."""
+"""Stored bytes of gateway exchanges, passed through or translated."""
 
 from pathlib import Path
 
@@ -31,9 +31,9 @@ async def call(url: str, upstream: Upstream, path: str, *bodies: bytes, **option
         await store.close()
 
 
-async def test_a_passed_request_is_stored_as_it_came(tmp_path: Path) -> None:
+async def test_passed_through_request_is_stored_unchanged(tmp_path: Path) -> None:
     url, upstream = f"sqlite:///{tmp_path}/metis.db", Upstream()
-    # Spaces and unknown keys are those of the client.
+    # Whitespace and unknown keys of the client are preserved.
     body = msgspec.json.format(msgspec.json.encode({**CHAT, "odd_key": 1}), indent=3)
     await call(url, upstream, "/v1/chat/completions", body)
     async with open_store(url, recover=False) as store:
@@ -54,7 +54,7 @@ async def test_a_renamed_model_is_in_the_bytes_that_were_sent(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_translated_request_is_stored_as_the_provider_got_it(
+async def test_translated_request_is_stored_as_sent_to_provider(
     tmp_path: Path, *, is_stream: bool
 ) -> None:
     url, upstream = f"sqlite:///{tmp_path}/metis.db", Upstream()

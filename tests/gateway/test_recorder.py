@@ -1,4 +1,4 @@
-"""Every exchange through the gateway becomes messages of one conversation in the store."""
+"""Every exchange through the gateway is stored as messages of one conversation."""
 
 import asyncio
 import json
@@ -112,7 +112,7 @@ class Client:
         error: str | None = None,
         **fields: Any,
     ) -> Exchange:
-        """Send a request, and record it with its answer."""
+        """Send a request, and record it with its response."""
         exchange = Exchange(
             tenant=self.tenant,
             client_protocol="anthropic",
@@ -172,7 +172,7 @@ async def notes(store: Store, session_id: str, kind: str) -> list[Mapping[str, A
     return [e.data for e in history if isinstance(e, SidecarEntry) and e.kind == kind]
 
 
-async def test_turns_without_a_session_header_join_by_their_prefix(store: Store) -> None:
+async def test_turns_without_session_header_join_by_prefix(store: Store) -> None:
     async with recording(store) as recorder:
         client = Client(recorder, system="You help.")
         first = await client.send([user("one")], assistant("two"))
@@ -185,7 +185,7 @@ async def test_turns_without_a_session_header_join_by_their_prefix(store: Store)
     assert len(await store.sessions()) == 1
 
 
-async def test_another_worker_joins_by_the_stored_prefix(tmp_path: Path) -> None:
+async def test_another_worker_joins_by_stored_prefix(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/metis.db"
     async with open_store(url) as one, open_store(url) as two:
         async with recording(one) as recorder:
@@ -283,7 +283,7 @@ async def test_another_result_of_a_call_is_a_branch(
         assert await store.check() == []
 
 
-async def test_a_result_comes_after_a_restart_that_aborted_its_call(tmp_path: Path) -> None:
+async def test_result_after_restart_that_aborted_its_call(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/metis.db"
     answer = assistant("look", toolu_1="ls")
     async with open_store(url) as store, recording(store) as recorder:
@@ -323,7 +323,7 @@ async def test_session_headers_join_and_sub_agents_become_children(store: Store)
     assert texts(path) == ["You are an agent.", "one", "two", "three", "four"]
 
 
-async def test_side_calls_are_marked_and_counted_and_no_part_of_the_thread(store: Store) -> None:
+async def test_side_calls_are_marked_counted_and_outside_of_the_thread(store: Store) -> None:
     headers = {"x-claude-code-session-id": "s1"}
     async with recording(store) as recorder:
         probe = Client(recorder, headers=headers)
@@ -369,7 +369,9 @@ async def test_a_session_is_named_by_header_or_body(
     assert texts(path) == ["two", "yes"]
 
 
-async def test_a_changed_system_prompt_is_noted_once_and_starts_nothing(store: Store) -> None:
+async def test_changed_system_prompt_is_recorded_once_without_new_conversation(
+    store: Store,
+) -> None:
     async with recording(store) as recorder:
         first = await Client(recorder, system="Monday").send([user("one")], assistant("two"))
         later = Client(recorder, system="Tuesday")
@@ -404,7 +406,7 @@ async def test_the_name_of_a_key_is_stored_but_no_e_mail_address(store: Store) -
         assert b"example.org" not in line
 
 
-async def test_a_cut_stream_is_stored_as_what_came(store: Store) -> None:
+async def test_truncated_stream_is_stored_partially(store: Store) -> None:
     events = [
         {"type": "message_start", "message": json.loads(response(assistant(""), content=[]))},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -433,7 +435,7 @@ async def test_a_cut_stream_is_stored_as_what_came(store: Store) -> None:
     ]
 
 
-async def test_a_refused_request_leaves_its_prompt_and_the_error(store: Store) -> None:
+async def test_refused_request_stores_prompt_and_error(store: Store) -> None:
     async with recording(store) as recorder:
         failed = await Client(recorder).send([user("one")], status=529, error="overloaded")
         again = await Client(recorder).send([user("one")], assistant("two"))
@@ -491,7 +493,7 @@ async def test_without_a_store_records_are_looked_up_in_memory() -> None:
 
 
 @pytest.mark.row("GW-34")
-async def test_an_overload_sheds_messages_before_records(store: Store) -> None:
+async def test_overload_drops_messages_before_records(store: Store) -> None:
     async with recording(store, waiting=WaitingExchanges(max_waiting=4)) as recorder:
         client = Client(recorder)
         sent = [await client.send([user(f"{n}")], assistant("yes")) for n in range(12)]
@@ -502,11 +504,11 @@ async def test_an_overload_sheds_messages_before_records(store: Store) -> None:
     assert counts["queued"] == 0
     stored = [await store.exchange(exchange.id) for exchange in sent]
     assert [row is not None for row in stored] == [True] * 8 + [False] * 4
-    # What was shed still has its cost.
+    # Dropped messages still have their cost.
     assert all(json.loads(row.record_json)["cost_usd"] for row in stored if row)
 
 
-async def test_what_an_absent_database_misses_is_spooled_and_stored_later(
+async def test_exchanges_during_database_outage_are_spooled_and_stored_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METIS_HOME", str(tmp_path))
@@ -529,7 +531,7 @@ async def test_what_an_absent_database_misses_is_spooled_and_stored_later(
         assert texts(await store.messages(exchange.session_id)) == ["one", "two"]
 
 
-async def test_what_was_answered_is_stored_without_another_request(store: Store) -> None:
+async def test_answered_exchange_is_stored_without_further_request(store: Store) -> None:
     async with recording(store) as recorder:
         exchange = await Client(recorder).send([user("one")], assistant("two"))
         while (stored := await store.exchange(exchange.id)) is None:  # noqa: ASYNC110 - no event tells
@@ -537,7 +539,7 @@ async def test_what_was_answered_is_stored_without_another_request(store: Store)
         assert stored.session_id == exchange.session_id
 
 
-async def test_a_session_of_the_gateway_goes_on_in_metis(tmp_path: Path) -> None:
+async def test_gateway_session_continues_in_metis(tmp_path: Path) -> None:
     import metis  # noqa: PLC0415 - only here
 
     url = f"sqlite:///{tmp_path}/metis.db"

@@ -1,4 +1,4 @@
-"""Several processes record into one store, also one on a server."""
+"""Several processes record into one store, in a file and on a server."""
 
 import asyncio
 import sys
@@ -47,7 +47,7 @@ def response_of(text: str) -> bytes:
 
 
 async def talk(recorder: Recorder, name: str, headers: dict[str, str]) -> list[Exchange]:
-    """One conversation of several turns; each request has the whole history."""
+    """Run one conversation of several turns; each request has the whole history."""
     history: list[tuple[str, str]] = []
     exchanges: list[Exchange] = []
     for number in range(TURNS):
@@ -76,7 +76,7 @@ async def talk(recorder: Recorder, name: str, headers: dict[str, str]) -> list[E
 
 
 async def record_all(url: str, process: str) -> None:
-    """What each process does: a conversation of its own, and one in a session of all."""
+    """Run in each process: one own conversation, and one in a shared session."""
     async with open_store(url, recover=False) as store:
         recorder = Recorder(store, Models())
         await recorder.start()

@@ -1,4 +1,4 @@
-"""What clients of Responses continue by id, in memory and in the store."""
+"""Responses that clients continue by id, in memory and in the store."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -39,7 +39,7 @@ async def continued(states: ResponseStates, response_id: str) -> list[Any] | Non
 
 
 @pytest.mark.row("GW-12")
-async def test_the_responses_before_a_stored_one_come_first(store: Store) -> None:
+async def test_earlier_responses_of_a_chain_come_first(store: Store) -> None:
     for one in (row("a", "", '["q1","r1"]'), row("b", "a", '["q2"]'), row("c", "b", '["q3"]')):
         await store.add_response_items(one)
     assert await continued(ResponseStates(store=store), "c") == ["q1", "r1", "q2", "q3"]
@@ -49,7 +49,7 @@ async def test_the_responses_before_a_stored_one_come_first(store: Store) -> Non
 
 
 @pytest.mark.row("GW-12")
-async def test_a_chain_that_is_cut_circular_or_long_is_unknown(
+async def test_broken_circular_or_too_long_chain_is_unknown(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(response_states, "_MAX_ENTRY_BYTES", 100)
@@ -65,7 +65,7 @@ async def test_a_chain_that_is_cut_circular_or_long_is_unknown(
     assert await store.response_items("another tenant", "one") is None
 
 
-async def test_a_response_that_another_worker_stores_a_moment_later_is_waited_for(
+async def test_response_being_stored_by_another_worker_is_awaited(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(response_states, "_PAUSES_S", (0.001,) * 2000)
@@ -79,7 +79,7 @@ async def test_a_response_that_another_worker_stores_a_moment_later_is_waited_fo
     assert states.has("t", "late")
 
 
-async def test_a_deleted_session_takes_its_items_along(store: Store) -> None:
+async def test_deleted_session_deletes_its_items(store: Store) -> None:
     session = await store.create_session(workspace_path="/w")
     await store.add_response_items(ResponseItems("t", "a", session.id, "", "[1]"))
     await store.delete(session.id)

@@ -1,4 +1,4 @@
-"""Signatures, thinking and encrypted reasoning: they reach their issuer, and nobody else."""
+"""Signatures, thinking and encrypted reasoning reach only their issuer."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ async def scripted(request: web.Request, _: bytes) -> web.StreamResponse:
 
 
 async def turn_of_messages(gateway: Served, model: str, **more: Any) -> dict[str, Any]:
-    """Return the second request of a Messages client: the response as it came, and a result."""
+    """Return the second request of a Messages client: the unchanged response and a result."""
     first: dict[str, Any] = {
         "model": model,
         "max_tokens": 2000,
@@ -115,7 +115,7 @@ async def turn_of_messages(gateway: Served, model: str, **more: Any) -> dict[str
 
 
 async def turn_of_chat(gateway: Served, model: str, **more: Any) -> dict[str, Any]:
-    """Return the second request of a plain Chat client, which sends back only fields it knows."""
+    """Return the second request of a Chat client that sends back only standard fields."""
     function = {"name": "look", "parameters": SCHEMA}
     first: dict[str, Any] = {
         "model": model,
@@ -139,7 +139,7 @@ async def turn_of_chat(gateway: Served, model: str, **more: Any) -> dict[str, An
 
 
 async def turn_of_responses(gateway: Served, model: str, **more: Any) -> dict[str, Any]:
-    """Return the second request of a Responses client that stores nothing, as Codex."""
+    """Return the second request of a Responses client without storage, such as Codex."""
     first: dict[str, Any] = {
         "model": model,
         "store": False,
@@ -191,7 +191,7 @@ async def test_a_seal_reaches_its_issuer_through_every_client(path: str, provide
         ("/v1/responses", "gemini", "openai-responses"),
     ],
 )
-async def test_a_seal_of_another_provider_does_not_reach_the_clients_own(
+async def test_foreign_seal_is_not_sent_to_provider_of_client(
     path: str, first: str, then: str
 ) -> None:
     upstream = Upstream(scripted)
@@ -218,7 +218,7 @@ async def test_a_seal_of_another_provider_does_not_reach_the_clients_own(
 
 
 @pytest.mark.row("GW-04")
-async def test_thinking_is_off_where_the_history_has_no_signed_thinking() -> None:
+async def test_thinking_is_disabled_if_history_has_no_signed_thinking() -> None:
     upstream = Upstream(scripted)
     config = GatewayConfig(aliases={"other": "anthropic:claude-sonnet-4-5"})
     async with serve(upstream, config=config) as gateway:
@@ -287,7 +287,7 @@ async def test_replayed_thinking_stays_in_its_place_for_a_bedrock_client() -> No
 
 
 @pytest.mark.row("GW-02", "GW-06", "GW-08", "GW-16")
-async def test_thinking_unknown_parts_and_fields_pass_as_they_are_and_nothing_is_added() -> None:
+async def test_thinking_and_unknown_parts_pass_unchanged() -> None:
     body = msgspec.json.encode(
         {
             "model": "claude-sonnet-4-5",
@@ -339,7 +339,7 @@ async def test_thinking_for_a_target_without_it_is_a_loss_that_the_response_stat
 
 @pytest.mark.row("GW-05")
 @pytest.mark.parametrize("target", ["anthropic:claude-haiku-4-5", "gemini:gemini-2.5-pro"])
-async def test_the_answer_names_the_requested_model(target: str) -> None:
+async def test_response_has_requested_model_name(target: str) -> None:
     config = GatewayConfig(aliases={"claude-best": target})
     async with serve(Upstream(scripted), config=config) as gateway:
         body = {

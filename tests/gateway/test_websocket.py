@@ -1,4 +1,4 @@
-"""Responses on a WebSocket: events as messages, continued by id, errors as events."""
+"""Responses over WebSocket: events as messages, continuation by id, errors as events."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ async def ask(socket: aiohttp.ClientWebSocketResponse, **request: Any) -> list[d
 
 
 @pytest.mark.row("GW-13")
-async def test_a_response_comes_as_events_and_can_be_continued() -> None:
+async def test_response_is_sent_as_events_and_can_be_continued() -> None:
     upstream = Upstream()
     async with (
         serve(upstream, routes=("*=openai:gpt-4o",)) as gateway,
@@ -45,7 +45,7 @@ async def test_a_response_comes_as_events_and_can_be_continued() -> None:
     assert "second words" in str(messages[2])
 
 
-async def test_an_announcement_calls_nobody_and_can_be_continued() -> None:
+async def test_request_without_generation_calls_no_provider_and_can_be_continued() -> None:
     upstream = Upstream()
     async with (
         serve(upstream, routes=("*=openai:gpt-4o",)) as gateway,
@@ -111,7 +111,7 @@ async def test_a_realtime_socket_is_a_tunnel() -> None:
         assert await socket.receive_str(timeout=10) == "echo one"
 
 
-async def test_lanes_of_a_socket_are_answered_side_by_side_and_named() -> None:
+async def test_lanes_of_a_socket_are_answered_concurrently() -> None:
     release = asyncio.Event()
 
     async def slow_first(request: web.Request, body: bytes) -> web.StreamResponse:

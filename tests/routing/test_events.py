@@ -5,7 +5,6 @@ from decimal import Decimal
 
 import pytest
 
-from happenings import recording_bus
 from metis.canonical.errors import RoutingPolicyError
 from metis.catalog import catalog
 from metis.events.analytics import routing_report
@@ -25,6 +24,7 @@ from metis.routing.router import (
     provider_unavailable,
     route_decided,
 )
+from sample_events import recording_bus
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
 HAIKU, OPUS = "anthropic:claude-haiku-4-5", "anthropic:claude-opus-4-7"

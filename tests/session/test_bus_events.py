@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from build import call
-from happenings import cause_faults
 from metis.canonical import SideEffects, ToolDefinition, new_tool_use_id
 from metis.canonical.errors import (
     AuthenticationError,
@@ -45,6 +44,7 @@ from metis.session import Budget, Metis, Warned
 from metis.streaming import TextDelta
 from metis.tools import Answer, Confirmation, Question, Registry, ToolContext, ToolOutput, Verdict
 from metis.transport import Retry
+from sample_events import cause_faults
 from session.fake import Fake, say, serving
 from session.helpers import GPT, SONNET, ReadFile, events_of, options
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from build import call
-from happenings import cause_faults
 from metis.canonical import (
     RoutingMode,
     StopReason,
@@ -22,6 +21,7 @@ from metis.events.system_events import DelegateCompleted, DelegateFailed, Delega
 from metis.events.turn_events import SessionCreated
 from metis.session import Budget, Metis, Session, ToolStarted, text_of
 from metis.store.entries import SidecarEntry
+from sample_events import cause_faults
 from session.fake import Fake, Say, say, serving
 from session.helpers import options
 

@@ -3,12 +3,12 @@
 import pytest
 
 from build import call, image, text
-from happenings import cause_faults
 from metis.canonical import new_tool_use_id
 from metis.canonical.errors import SwapRefusedError
 from metis.events import Bus, Event
 from metis.events.event import encode_json
 from metis.session import Metis
+from sample_events import cause_faults
 from session.fake import Fake, say, serving
 from session.helpers import events_of, options
 

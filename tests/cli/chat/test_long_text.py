@@ -1,4 +1,4 @@
-"""Text without end: the work of drawing it grows with its length and not faster."""
+"""Drawing long text takes work proportional to its length."""
 
 import itertools
 import sys
@@ -19,7 +19,7 @@ from metis.cli.text import fold, visible_controls
 
 WIDTH = 80
 SIZES = (4_000, 8_000, 16_000)
-# Twice the text may be twice the work, and a little more for what begins in the middle.
+# Twice the text may take twice the work, plus a margin for constructs cut in the middle.
 MAX_RATIO = 2.6
 UNITS = (
     "x",
@@ -62,7 +62,7 @@ def _work(function: Callable[[], object]) -> int:
 
 
 def _draw(stream: RowStream, text: str) -> None:
-    """Draw a text as it arrives: in small pieces, with a redraw now and then."""
+    """Draw a text as it arrives: in small pieces, with occasional redraws."""
     for start in range(0, len(text), 1_000):
         stream.feed(text[start : start + 1_000], WIDTH)
         stream.tail(WIDTH)
@@ -70,7 +70,7 @@ def _draw(stream: RowStream, text: str) -> None:
 
 
 def _assert_linear(work: Callable[[str], object], unit: str) -> None:
-    work(unit * 100)  # what is loaded and cached at the first use
+    work(unit * 100)  # first use loads modules and fills caches
     counts = [_work(lambda size=size: work((unit * size)[:size])) for size in SIZES]
     ratios = [second / first for first, second in itertools.pairwise(counts)]
     # A large constant is no growth: few calls are not compared.
@@ -78,30 +78,30 @@ def _assert_linear(work: Callable[[str], object], unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_an_answer_that_does_not_end(unit: str) -> None:
+def test_endless_response_is_linear(unit: str) -> None:
     _assert_linear(lambda text: _draw(MarkdownStream(), text), unit)
 
 
 @pytest.mark.parametrize("unit", ["x", "word ", "\x1b"])
-def test_thinking_that_does_not_end(unit: str) -> None:
+def test_endless_thinking_is_linear(unit: str) -> None:
     _assert_linear(lambda text: _draw(ThinkingStream(), text), unit)
 
 
 @pytest.mark.parametrize("unit", ["x = 1 ", "'", "(", "/*"])
 @pytest.mark.parametrize("language", ["", "python", "c"])
-def test_one_line_of_code(unit: str, language: str) -> None:
+def test_one_long_line_of_code_is_linear(unit: str, language: str) -> None:
     _assert_linear(lambda text: _draw(MarkdownStream(), f"```{language}\n{text}"), unit)
 
 
 @pytest.mark.parametrize("unit", ["x", "word ", "\u6f22", " ", "\x1b"])
-def test_one_line_on_the_screen(unit: str) -> None:
+def test_one_long_line_on_screen_is_linear(unit: str) -> None:
     _assert_linear(lambda text: fold(text, WIDTH), unit)
     _assert_linear(lambda text: wrap(Text(text), WIDTH), unit)
     _assert_linear(lambda text: split_full(Text(text), WIDTH), unit)
     _assert_linear(visible_controls, unit)
 
 
-def test_a_table_with_a_very_wide_cell() -> None:
+def test_table_with_very_wide_cell_is_linear() -> None:
     _assert_linear(lambda text: table_rows([[Text("a"), Text(text)]], WIDTH), "x")
 
 
@@ -131,8 +131,8 @@ def test_a_long_text_gives_the_same_rows_however_it_was_split(separator: str) ->
     ],
     ids=ascii,
 )  # fmt: skip
-def test_many_lines_are_drawn_as_they_are_after_a_limit(unit: str) -> None:
-    """Half a megabyte of marks: a parser and a text for each would take ten seconds."""
+def test_lines_after_limit_are_drawn_without_markdown(unit: str) -> None:
+    """Half a megabyte of markup would take ten seconds to parse and style."""
     count = 500_000 // len(unit)
     stream = MarkdownStream()
     text = unit * count + "the end\n"
@@ -145,7 +145,7 @@ def _fed(stream: MarkdownStream, text: str, start: int) -> list[Text]:
     return stream.feed(text[start : start + 4_000], WIDTH)
 
 
-def test_lines_beyond_the_limit_are_complete_and_steer_no_terminal() -> None:
+def test_lines_beyond_limit_are_complete_and_sanitised() -> None:
     stream = MarkdownStream()
     stream.feed("x\n" * 30_000, WIDTH)
     rows = stream.feed("one\r\n\ntwo \x1b[2J\nthr", WIDTH) + stream.feed("ee", WIDTH)
@@ -154,7 +154,7 @@ def test_lines_beyond_the_limit_are_complete_and_steer_no_terminal() -> None:
     assert [row.plain for row in stream.end(WIDTH)] == ["three"]
 
 
-def test_many_lines_of_thinking() -> None:
+def test_many_lines_of_thinking_are_linear() -> None:
     stream = ThinkingStream()
     rows = stream.feed("a\n" * 100_000 + "b\x07\n", WIDTH)
     assert len(rows) < 20_000
@@ -162,7 +162,7 @@ def test_many_lines_of_thinking() -> None:
 
 
 @given(st.text("abcé ─  \n世-", max_size=80), st.integers(2, 20))
-def test_rows_of_one_style_are_those_of_any_other(text: str, width: int) -> None:
+def test_fast_path_for_one_style_gives_equal_rows(text: str, width: int) -> None:
     styled = Text(text)
     styled.stylize("bold", 0, len(text))
     rows = [row.plain for row in wrap(styled, width) if row.plain]

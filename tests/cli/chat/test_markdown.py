@@ -1,3 +1,5 @@
+"""Incremental Markdown drawing: equal for any chunking, safe, and complete."""
+
 from itertools import pairwise
 
 from hypothesis import given
@@ -67,7 +69,7 @@ def test_any_chunking_gives_the_same_rows_and_colours(lines: list[str], places: 
 
 
 @given(st.text(max_size=300), st.lists(st.integers(0, 300)))
-def test_any_text_is_drawn_and_steers_no_terminal(text: str, places: list[int]) -> None:
+def test_any_text_is_drawn_sanitised(text: str, places: list[int]) -> None:
     rows = drawn(pieces_of(cut(text, places)))
     assert rows == drawn(pieces_of([text]))
     letters = {ord(letter) for row in rows for letter in row.plain}
@@ -75,7 +77,7 @@ def test_any_text_is_drawn_and_steers_no_terminal(text: str, places: list[int]) 
 
 
 @given(LINES, st.lists(st.integers(0, 400)))
-def test_looking_ahead_changes_nothing(lines: list[str], places: list[int]) -> None:
+def test_preview_changes_nothing(lines: list[str], places: list[int]) -> None:
     text = "\n".join(lines)
     pieces, markdown = MarkdownSplitter(), MarkdownDrawer()
     rows: list[Text] = []
@@ -87,7 +89,7 @@ def test_looking_ahead_changes_nothing(lines: list[str], places: list[int]) -> N
 
 
 @given(LINES)
-def test_the_last_preview_is_what_will_be_drawn(lines: list[str]) -> None:
+def test_last_preview_equals_final_drawing(lines: list[str]) -> None:
     text = "\n".join(lines)
     pieces, markdown = MarkdownSplitter(), MarkdownDrawer()
     rows = [row for piece in pieces.feed(text) for row in markdown.rows(piece, 40)]
@@ -95,7 +97,7 @@ def test_the_last_preview_is_what_will_be_drawn(lines: list[str]) -> None:
     assert [row.markup for row in rows] == [row.markup for row in drawn(pieces_of([text]))]
 
 
-def test_pieces_are_given_as_soon_as_they_cannot_change() -> None:
+def test_blocks_are_emitted_once_final() -> None:
     pieces = MarkdownSplitter()
     assert pieces.feed("# Title\nSome wo") == [Piece(kind="block", text="# Title")]
     assert pieces.feed("rds\n") == []
@@ -107,7 +109,7 @@ def test_pieces_are_given_as_soon_as_they_cannot_change() -> None:
     assert pieces_found[-1] == Piece(kind="code", text="x = 1", language="py", number=0)
 
 
-def test_no_word_of_an_answer_is_lost() -> None:
+def test_every_word_is_drawn() -> None:
     text = (
         "# A title\n\nA *paragraph* with `code`.\n\n- one\n- two\n  - deeper\n\n1. first\n\n"
         "> quote\n\n```sh\nls -la\n```\n\n| head | tail |\n|---|---|\n| left | right |\n\nEnd"

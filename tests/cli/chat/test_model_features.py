@@ -1,4 +1,4 @@
-"""Models that lack something, models of a local server, and the simulator, in one chat."""
+"""Models with missing capabilities, local server models, and the simulator in one chat."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ FEATURES: dict[str, list[str]] = {
 
 
 class Ollama(BaseHTTPRequestHandler):
-    """A server with two models, which rejects tools where the real one does."""
+    """A server with two models, which refuses tools as the real one does."""
 
     requests: ClassVar[list[dict[str, Any]]] = []
     states_features = True
@@ -57,7 +57,7 @@ class Ollama(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def ollama(tmp_path: Path, start: Start) -> Iterator[type[Ollama]]:
-    """Ollama under the address of the config file."""
+    """Yield an Ollama server at the address of the config file."""
 
     class Handler(Ollama):
         requests: ClassVar[list[dict[str, Any]]] = []
@@ -81,7 +81,7 @@ def test_a_model_without_tools_works_without_them(start: Start, ollama: type[Oll
     chat.wait_for("ollama:plain:1b does not support tools and gets none of these:")
 
 
-def test_a_server_that_states_nothing_is_asked_again_without_tools(
+def test_server_without_capability_list_is_retried_without_tools(
     start: Start, ollama: type[Ollama]
 ) -> None:
     ollama.states_features = False
@@ -93,7 +93,7 @@ def test_a_server_that_states_nothing_is_asked_again_without_tools(
     assert [bool(body.get("tools")) for body in ollama.requests] == [True, False, False]
 
 
-def test_tools_are_switched_off_and_on(start: Start, ollama: type[Ollama]) -> None:
+def test_tools_can_be_disabled_and_enabled(start: Start, ollama: type[Ollama]) -> None:
     chat = ready(start(model="ollama:able:8b"))
     chat.send("/tools off")
     chat.wait_for("Tools: off.")
@@ -105,7 +105,7 @@ def test_tools_are_switched_off_and_on(start: Start, ollama: type[Ollama]) -> No
     assert [bool(body.get("tools")) for body in ollama.requests] == [False, True]
 
 
-def test_the_config_file_takes_tools_from_a_model(
+def test_config_file_disables_tools_of_a_model(
     start: Start, ollama: type[Ollama], tmp_path: Path
 ) -> None:
     with (tmp_path / "metis" / "config.toml").open("a") as config:
@@ -115,7 +115,7 @@ def test_the_config_file_takes_tools_from_a_model(
     assert not ollama.requests[0].get("tools")
 
 
-def test_a_chat_lists_and_uses_what_a_local_server_has(start: Start, ollama: type[Ollama]) -> None:
+def test_chat_lists_and_uses_models_of_local_server(start: Start, ollama: type[Ollama]) -> None:
     chat = ready(start(columns=120, rows=80))
     chat.send("/models")
     text = chat.wait_for("@alias asks one once")
@@ -141,7 +141,7 @@ def test_an_image_becomes_a_note_for_a_model_without_images(
 
 
 @pytest.mark.usefixtures("ollama")
-def test_a_chat_goes_to_the_simulator_and_back(start: Start) -> None:
+def test_chat_switches_to_simulator_and_back(start: Start) -> None:
     chat = ready(start(model="ollama:able:8b"))
     send_and_wait(chat, "hi", "hello from able:8b")
     chat.send("/model sim")
@@ -163,7 +163,7 @@ def test_a_chat_goes_to_the_simulator_and_back(start: Start) -> None:
     assert "and you?" in again.wait_for("session")
 
 
-def test_local_says_how_to_install_it(start: Start) -> None:
+def test_local_command_explains_installation(start: Start) -> None:
     chat = ready(start())
     chat.send("/model local")
     chat.wait_for("metis local setup")

@@ -1,4 +1,4 @@
-"""One question at a terminal: the answer is drawn as in a conversation."""
+"""One prompt at a terminal: the response is drawn as in a chat."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from cli.chat.conftest import Start
 
 
-def test_an_answer_at_a_terminal_is_drawn_as_markdown(start: Start) -> None:
+def test_response_at_terminal_is_drawn_as_markdown(start: Start) -> None:
     terminal = start("say **all** is `well` here")
     assert terminal.exit_code() == 0
     assert terminal.text == "all is well here"
@@ -15,16 +15,14 @@ def test_an_answer_at_a_terminal_is_drawn_as_markdown(start: Start) -> None:
     assert terminal.screen.buffer[0][7].fg == "cyan"
 
 
-def test_a_dumb_terminal_gets_the_words_as_they_are(start: Start) -> None:
+def test_dumb_terminal_gets_plain_text(start: Start) -> None:
     terminal = start("say **all** is `well` here", variables={"TERM": "dumb"})
     assert terminal.exit_code() == 0
     assert terminal.text == "**all** is `well` here"
     assert b"\x1b" not in terminal.raw
 
 
-def test_who_asks_one_question_is_asked_before_a_tool_changes_something(
-    start: Start, tmp_path: Path
-) -> None:
+def test_side_effects_need_confirmation_in_one_shot_mode(start: Start, tmp_path: Path) -> None:
     terminal = start("create the file a.txt")
     terminal.wait_for("[y] yes  [s] always in this session")
     terminal.type("y")
@@ -34,7 +32,7 @@ def test_who_asks_one_question_is_asked_before_a_tool_changes_something(
 
 
 @pytest.mark.parametrize("prompt", ["create the file a.txt", "count to 3000 sim: slow 20"])
-def test_ctrl_c_stops_and_what_came_is_kept(start: Start, tmp_path: Path, prompt: str) -> None:
+def test_ctrl_c_stops_and_keeps_partial_text(start: Start, tmp_path: Path, prompt: str) -> None:
     terminal = start(prompt)
     terminal.wait_for("[y] yes" if "file" in prompt else "1, 2, 3, 4")
     terminal.type("\x03")
@@ -43,7 +41,7 @@ def test_ctrl_c_stops_and_what_came_is_kept(start: Start, tmp_path: Path, prompt
     assert not (tmp_path / "work" / "a.txt").exists()
 
 
-def test_an_error_is_a_sentence_under_the_answer(start: Start) -> None:
+def test_error_is_one_sentence_below_the_response(start: Start) -> None:
     terminal = start("sim: 401")
     assert terminal.exit_code() == 3
     line = "".join(terminal.text.split())  # the terminal breaks the line anywhere

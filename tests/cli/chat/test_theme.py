@@ -1,4 +1,4 @@
-"""Colours that fit the terminal, and the replies that tell of them among the keys."""
+"""Colours for light and dark terminals, and terminal replies among the keys."""
 
 import io
 import os
@@ -21,7 +21,7 @@ CYAN = "005f5f"  # what replaces cyan on white
 
 
 def colour_of(terminal: Terminal, word: str) -> str:
-    """The colour of the last place where a word stands on the screen."""
+    """Return the colour of the last occurrence of a word on the screen."""
     row = max(number for number, line in enumerate(terminal.lines) if word in line)
     return terminal.screen.buffer[row][terminal.lines[row].index(word)].fg
 
@@ -31,13 +31,13 @@ def code_colour(chat: Terminal) -> str:
     return colour_of(chat, "marked words")
 
 
-def test_a_light_terminal_gets_colours_that_can_be_read(start: Start) -> None:
+def test_light_terminal_gets_readable_colours(start: Start) -> None:
     chat = ready(start(colours=LIGHT))
     assert code_colour(chat) == CYAN
     assert "rgb:" not in chat.scrollback
 
 
-def test_the_colours_of_the_terminal_stay_if_they_can_be_read(start: Start) -> None:
+def test_readable_terminal_colours_are_kept(start: Start) -> None:
     chat = ready(start(colours={**LIGHT, "4;6": "0000/5555/5555"}))
     assert code_colour(chat) == "cyan"
 
@@ -50,7 +50,7 @@ def test_a_dark_terminal_keeps_its_colours(start: Start) -> None:
     ("setting", "colours", "expected"),
     [("light", {}, CYAN), ("dark", LIGHT, "cyan"), ("terminal", LIGHT, "cyan")],
 )
-def test_the_setting_decides_before_the_terminal(
+def test_setting_overrides_detected_background(
     start: Start, tmp_path: Path, setting: str, colours: dict[str, str], expected: str
 ) -> None:
     config = tmp_path / "metis" / "config.toml"
@@ -61,7 +61,7 @@ def test_the_setting_decides_before_the_terminal(
 
 
 @pytest.mark.slow
-def test_a_terminal_that_does_not_answer_is_not_waited_for(start: Start) -> None:
+def test_terminal_without_reply_is_not_waited_for(start: Start) -> None:
     chat = ready(start(variables={"COLORFGBG": "0;15"}))
     assert code_colour(chat) == CYAN
     chat.type("\x04")
@@ -69,7 +69,7 @@ def test_a_terminal_that_does_not_answer_is_not_waited_for(start: Start) -> None
 
 
 @pytest.mark.slow
-def test_without_colours_nothing_is_asked(start: Start) -> None:
+def test_no_terminal_query_without_colours(start: Start) -> None:
     chat = ready(start(variables={"NO_COLOR": "1"}, colours=LIGHT))
     assert code_colour(chat) == "default"
     assert b"\x1b]11;?" not in chat.raw
@@ -91,7 +91,7 @@ def test_a_variable_states_the_background(variable: str, expected: str) -> None:
     assert not Theme("auto", {"TERM": "linux"}).may_ask
 
 
-def test_what_is_typed_before_the_prompt_is_there_stands_once(start: Start) -> None:
+def test_input_before_first_prompt_is_shown_once(start: Start) -> None:
     chat = start(colours=LIGHT)
     chat.type("say early")
     ready(chat).wait_for("say early")
@@ -104,7 +104,7 @@ def test_what_is_typed_before_the_prompt_is_there_stands_once(start: Start) -> N
     ("arguments", "term", "echoes"),
     [([], "xterm", False), (["why"], "xterm", True), ([], "dumb", True)],
 )
-def test_a_chat_hides_what_is_typed_before_it_loads_anything(
+def test_chat_disables_echo_before_loading(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], term: str, *, echoes: bool
 ) -> None:
     states: list[bool] = []
@@ -132,12 +132,12 @@ def test_a_chat_hides_what_is_typed_before_it_loads_anything(
 
 
 @pytest.mark.parametrize("cut", range(len(REPLIES) + 1))
-def test_replies_are_taken_out_of_the_keys_wherever_they_are_cut(cut: int) -> None:
+def test_terminal_replies_are_removed_from_keys_for_any_chunking(cut: int) -> None:
     theme = Theme()
     replies = ReplyFilter(theme)
     parts = (f"before{REPLIES[:cut]}", f"{REPLIES[cut:]}after\x1b[A")
     typed = "".join(map(replies.typed_text, parts))
-    # An Esc at the very end may be a key, and is not held back.
+    # An Esc at the very end may be a key, and is not delayed.
     assert typed.replace("\x1b", "", typed.count("\x1b") - 1) == "beforeafter\x1b[A"
     assert not replies.is_waiting
     assert theme.name(3, "ansiyellow") == "#875f00"

@@ -1,3 +1,5 @@
+"""Classification of losses for display: noticeable, formal, or hidden."""
+
 import pytest
 from msgspec.structs import replace
 
@@ -36,7 +38,7 @@ def loss(kind: str, change: Change, path: str = "$.content[0]", reason: str = "s
     ],
     ids=lambda each: f"{each.block_type} {each.change}",
 )
-def test_what_was_said_and_is_missing_is_felt(noticeable: Loss) -> None:
+def test_missing_content_is_a_noticeable_loss(noticeable: Loss) -> None:
     assert is_noticeable(noticeable)
 
 
@@ -58,11 +60,11 @@ REFORMATTED = [
 @pytest.mark.parametrize(
     "reformatted", REFORMATTED, ids=lambda each: f"{each.block_type} {each.change}"
 )
-def test_what_is_only_spelled_otherwise_is_not(reformatted: Loss) -> None:
+def test_changed_spelling_is_not_a_noticeable_loss(reformatted: Loss) -> None:
     assert not is_noticeable(reformatted)
 
 
-def test_what_is_formal_is_one_line() -> None:
+def test_formal_losses_are_one_line() -> None:
     assert reformatted_line(REFORMATTED[:3]) == (
         "Reformatted without loss: 2 tool calls, 1 tool result"
     )

@@ -1,4 +1,4 @@
-"""Paths beside responses: lists in four shapes, counts, health, stored exchanges, other paths."""
+"""Gateway paths besides responses: model lists, token counts, health, exchanges, others."""
 
 import base64
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from gateway.served import Upstream, serve
-from gateway.test_translate import CLIENTS
+from gateway.test_translation import CLIENTS
 from metis.gateway.config import GatewayConfig
 from metis.store.store import open_store
 
@@ -26,7 +26,7 @@ def decode(body: bytes) -> Any:
 
 
 @pytest.mark.row("GW-19")
-async def test_models_are_listed_in_the_shape_that_the_client_reads() -> None:
+async def test_model_list_has_format_of_client() -> None:
     config = GatewayConfig(aliases={"fast": "openai:gpt-4o"})
     async with serve(Upstream(), config=config) as gateway:
         openai = decode((await gateway.get("/v1/models"))[2])
@@ -52,7 +52,7 @@ async def test_models_are_listed_in_the_shape_that_the_client_reads() -> None:
 
 
 @pytest.mark.row("GW-40")
-async def test_clients_that_filter_names_see_every_model_under_a_name_that_works() -> None:
+async def test_clients_that_filter_model_names_see_every_model() -> None:
     upstream = Upstream()
     async with serve(upstream) as gateway:
         _, _, body = await gateway.get(
@@ -105,7 +105,7 @@ async def test_tokens_are_estimated_for_providers_that_do_not_count(
 
 
 @pytest.mark.row("GW-21")
-async def test_the_clients_own_provider_counts_itself() -> None:
+async def test_token_count_is_forwarded_to_provider_of_client() -> None:
     async def count(request: web.Request, _: bytes) -> web.StreamResponse:
         return web.json_response({"input_tokens": 42, "path": request.path_qs})
 
@@ -165,7 +165,7 @@ async def test_other_paths_pass_to_the_provider_with_its_key() -> None:
 
 
 @pytest.mark.parametrize("has_store", [False, True])
-async def test_an_exchange_can_be_fetched_by_its_owner(tmp_path: Path, has_store: bool) -> None:  # noqa: FBT001 - a case
+async def test_exchange_can_be_fetched_by_its_tenant(tmp_path: Path, has_store: bool) -> None:  # noqa: FBT001 - a case
     store = open_store(f"sqlite:///{tmp_path / 'g.db'}") if has_store else None
     async with serve(
         Upstream(),
@@ -231,7 +231,7 @@ async def test_a_history_is_compacted_by_any_provider_and_can_be_continued() -> 
     assert unknown[0] == 400
 
 
-async def test_compaction_passes_to_a_provider_that_has_it() -> None:
+async def test_compaction_is_forwarded_to_provider_that_supports_it() -> None:
     async def reply(request: web.Request, _: bytes) -> web.StreamResponse:
         return web.json_response({"object": "response.compaction", "path": request.path})
 
@@ -243,7 +243,7 @@ async def test_compaction_passes_to_a_provider_that_has_it() -> None:
     assert decode(upstream.requests[0][1]) == body
 
 
-async def test_ollama_clients_list_show_and_ask() -> None:
+async def test_ollama_clients_list_show_and_chat() -> None:
     config = GatewayConfig(aliases={"fast": "openai:gpt-4o"})
     async with serve(Upstream(), config=config) as gateway:
         tags = decode((await gateway.get("/api/tags"))[2])

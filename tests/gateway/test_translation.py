@@ -1,4 +1,4 @@
-"""Requests to providers of other protocols: every pair, plain and streamed, losses first."""
+"""Requests to providers of other protocols: every pair, plain and streamed, with losses."""
 
 import asyncio
 import itertools
@@ -77,8 +77,8 @@ def clients_for(target: str) -> list[tuple[str, tuple[str, dict[str, Any]]]]:
 
 @pytest.mark.row("GW-14")
 @pytest.mark.parametrize("target", TARGETS)
-async def test_every_client_gets_an_answer_of_every_provider(target: str) -> None:
-    # Without a provider the simulator answers, which speaks all protocols.
+async def test_every_client_gets_response_of_every_provider(target: str) -> None:
+    # Without a provider the simulator answers, which has all protocols.
     async with serve(routes=(f"*={target}:some-model",)) as gateway:
         for name, (path, body) in clients_for(target):
             status, headers, reply = await gateway.post(path, body)
@@ -119,7 +119,7 @@ async def test_gemini_streams_an_array_unless_events_are_requested() -> None:
     assert headers["content-type"].startswith("application/json")
 
 
-async def test_usage_is_streamed_to_a_chat_client_only_if_it_asks() -> None:
+async def test_chat_stream_has_usage_only_on_request() -> None:
     body = {**CLIENTS["chat"][1], "stream": True}
     async with serve(routes=("*=anthropic:some-model",)) as gateway:
         _, _, silent = await gateway.post("/v1/chat/completions", body)
@@ -148,7 +148,7 @@ async def test_policies_refuse_losses_before_the_call() -> None:
     ("status", "kind"),
     [(401, "authentication_error"), (429, "rate_limit_error"), (500, "api_error")],
 )
-async def test_errors_have_the_clients_form(status: int, kind: str) -> None:
+async def test_errors_have_client_format(status: int, kind: str) -> None:
     async def fail(_: web.Request, __: bytes) -> web.StreamResponse:
         body = b'{"error":{"message":"no: key-of-openai","type":"x","code":null}}'
         return web.Response(status=status, body=body, headers={"retry-after": "7"})
@@ -179,7 +179,7 @@ async def test_an_error_before_the_first_byte_of_a_stream_has_its_status() -> No
 
 
 @pytest.mark.row("GW-20")
-async def test_keep_alives_come_in_silences_in_the_form_of_the_client() -> None:
+async def test_keep_alives_have_client_format() -> None:
     release = asyncio.Event()
 
     async def slow(request: web.Request, _: bytes) -> web.StreamResponse:
@@ -270,7 +270,7 @@ async def test_another_worker_continues_a_response_by_its_id(
     assert texts == ["first words", "hello", "second words", "hello", "third words"]
 
 
-async def test_the_name_auto_leaves_the_choice_to_the_rules(
+async def test_model_auto_is_chosen_by_routing_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

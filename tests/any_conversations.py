@@ -1,7 +1,7 @@
-"""Conversations that hypothesis draws for the laws of the protocols: every block, any order.
+"""Strategies for arbitrary conversations: every block, any order, valid or not.
 
-They hold what a store may hold: calls without results, results without calls, blank texts, media of
-every kind, instructions in odd places, parts that only their issuer reads.
+They contain what a store may have: calls without results, results without calls, blank texts, media
+of every kind, late instructions, opaque parts.
 """
 
 import base64
@@ -104,7 +104,7 @@ _SPOKEN = _TEXTS | _THOUGHTS | _ARTIFACTS | _FOREIGN
 
 @st.composite
 def wild_conversations(draw: st.DrawFn) -> list[Message]:
-    """Any conversation, whether or not a provider would take it as it is."""
+    """Draw any conversation, whether or not a provider would accept it unchanged."""
     calls = [tool_id(number) for number in range(draw(st.integers(0, 4)))]
     waiting = list(calls)
     turns: list[Message] = []
@@ -147,7 +147,7 @@ def _call(draw: st.DrawFn, ours: str) -> ToolUseBlock:
 
 
 def reject_empty_requests(patch: pytest.MonkeyPatch) -> None:
-    """Let hypothesis leave out conversations of which nothing can be sent: they are refused."""
+    """Skip conversations of which nothing can be sent: they are refused with an error."""
     for name in ("to_wire", "preview"):
         original: Callable[..., Any] = getattr(Adapter, name)
 

@@ -1,4 +1,4 @@
-"""Events for tests: one of every type, and whole turns with their causes."""
+"""Sample bus events: one of every type, and whole turns with their causes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ _WORDS = {"private": PRIVATE, "user_controlled": NAMED, "pseudonymous": REFERENC
 
 
 def clock() -> Iterator[datetime]:
-    """A second more each time."""
+    """Return a clock that advances a second per call."""
     at = START
     while True:
         yield at
@@ -38,7 +38,7 @@ def clock() -> Iterator[datetime]:
 
 
 def recording_bus(**settings: Any) -> tuple[Bus, list[Event]]:
-    """A bus with a clock of its own, and the list of what it was told."""
+    """Return a bus with a fixed clock, and the list of emitted events."""
     times = clock()
     ids = UlidSource(now_ms=lambda: int(START.timestamp() * 1000), random_bits=lambda: 7)
     given: dict[str, Any] = {"ids": ids, "clock": lambda: next(times)}
@@ -49,7 +49,7 @@ def recording_bus(**settings: Any) -> tuple[Bus, list[Event]]:
 
 
 def example(hint: Any, sensitivity: str = "") -> Any:
-    """A valid value of a type, in which every text tells how private it is."""
+    """Return a valid value of a type, with texts that state their privacy class."""
     if hasattr(hint, "__metadata__"):
         return example(hint.__origin__, hint.__metadata__[0].extra["sensitivity"])
     parts = get_args(hint)
@@ -70,18 +70,18 @@ def example(hint: Any, sensitivity: str = "") -> Any:
 
 
 def filled(kind: type[Struct]) -> Any:
-    """A Struct with a value in every field."""
+    """Return a Struct with a value in every field."""
     hints = get_type_hints(kind, include_extras=True)
     return kind(**{name: example(hints[name]) for name in kind.__struct_fields__})
 
 
 def every_payload() -> list[Payload]:
-    """One payload of each type, with a value in every field."""
+    """Return one payload of each type, with a value in every field."""
     return [filled(row.payload) for _, row in sorted(CATALOGUE.items())]
 
 
 def every_event() -> list[Event]:
-    """One event of each type."""
+    """Return one event of each type."""
     bus, told = recording_bus()
     for payload in every_payload():
         bus.emit(payload, session_id="sess_1", turn_id="turn_1")
@@ -89,7 +89,7 @@ def every_event() -> list[Event]:
 
 
 def completed(model: str = "anthropic:claude-haiku-4-5", **fields: Any) -> LlmCallCompleted:
-    """A call that went well."""
+    """Return a successful call."""
     given: dict[str, Any] = {
         "model": model,
         "provider": model.partition(":")[0],
@@ -104,7 +104,7 @@ def completed(model: str = "anthropic:claude-haiku-4-5", **fields: Any) -> LlmCa
 
 
 def failed(error_class: Any = "server_error", model: str = "openai:gpt-5") -> LlmCallFailed:
-    """A call that went wrong."""
+    """Return a failed call."""
     return LlmCallFailed(
         model=model,
         provider=model.partition(":")[0],
@@ -115,7 +115,7 @@ def failed(error_class: Any = "server_error", model: str = "openai:gpt-5") -> Ll
 
 
 def decided(policy: ChainPolicy = ChainPolicy.GLOBAL_DEFAULT, model: str | None = "a:x") -> Any:
-    """A decision of one slot, or a hard failure."""
+    """Return a decision of one slot, or a failure without a model."""
     step = RouteStep(
         policy=policy,
         verdict="chose" if model else "rejected",
@@ -128,7 +128,7 @@ def decided(policy: ChainPolicy = ChainPolicy.GLOBAL_DEFAULT, model: str | None 
 
 
 def run_turn(bus: Bus, session_id: str = "sess_1", turn_id: str = "turn_1") -> None:
-    """A turn with a tool: routed, called, run, called again, completed."""
+    """Emit a turn with a tool: routed, called, run, called again, completed."""
 
     def emit(payload: Payload, parent: Event | None, actor: Actor = Actor.AGENT) -> Event:
         event = bus.emit(
