@@ -46,6 +46,7 @@ targets = st.builds(
     url_blocks=st.sets(st.sampled_from(["image", "document"])).map(frozenset),
     accepts_text_documents=st.booleans(),
     accepts_document_context=st.booleans(),
+    accepts_document_names=st.booleans(),
     accepts_tools=st.booleans(),
     accepts_raw_arguments=st.booleans(),
     tool_name_length=st.sampled_from([16, 64]),

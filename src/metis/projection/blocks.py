@@ -135,6 +135,8 @@ def _project_block(
         reason = "the response was cut off before its thinking was sealed"
     if isinstance(block, DocumentBlock) and block.source.kind == "text":
         is_refused = reason is not None or not target.accepts_text_documents
+        # As text alone it would lose what it is called, and what it is about.
+        is_refused = is_refused or _has_unaccepted_label(block, target)
         if is_refused and block.source.data.strip():
             reason = reason or "documents of plain text are not accepted"
             recorder.record_as_text(block, message, path, reason)
@@ -343,14 +345,26 @@ def thinking_refusal(
 def _without_context(
     block: ContentBlock, message: Message, path: str, recorder: LossRecorder
 ) -> ContentBlock:
-    if not isinstance(block, DocumentBlock) or block.context is None:
+    if not isinstance(block, DocumentBlock):
         return block
-    if recorder.target.accepts_document_context:
+    target = recorder.target
+    if block.name is not None and not target.accepts_document_names:
+        reason = "the name of a document is not accepted"
+        fail_if_critical(block, message, path, reason)
+        recorder.record_dropped(message, "document", f"{path}.name", reason)
+        block = replace(block, name=None)
+    if block.context is None or target.accepts_document_context:
         return block
     reason = "the context of a document is not accepted"
     fail_if_critical(block, message, path, reason)
     recorder.record_dropped(message, "document", f"{path}.context", reason)
     return replace(block, context=None)
+
+
+def _has_unaccepted_label(block: DocumentBlock, target: Target) -> bool:
+    """Whether a plain text would lose its name or its context at a target that sends it as text."""
+    has_label = bool(block.name or block.context)
+    return has_label and not target.accepts_document_context
 
 
 def _note(block: ContentBlock) -> TextBlock:

@@ -31,6 +31,7 @@ class MessageRules(Struct, frozen=True, kw_only=True):
     accepts_text_documents: bool = True
     """Whether a document may be plain text; else it is sent as text, with its name."""
     accepts_document_context: bool = True
+    accepts_document_names: bool = True
     needs_document_names: bool = False
     """Whether documents need distinct names, and text beside them."""
     citation_kinds: frozenset[str] = frozenset()

@@ -108,7 +108,14 @@ class BaseStreamEncoder(ABC):
         return b""
 
     def _error(self, event: StreamError) -> bytes:
-        return self._fail(provider_error(event, self.protocol if self._is_native else ""))
+        rest = b""
+        if self._is_native and event.message is not None:
+            rest = self._encode_rest(event.message)
+        return rest + self._fail(provider_error(event, self.protocol if self._is_native else ""))
+
+    def _encode_rest(self, _message: Message, /) -> bytes:
+        """Encode what no event has said of a response that fails, such as its citations."""
+        return b""
 
     def _complete(self, event: MessageComplete) -> bytes:
         self._usage = event.message.metadata.usage or self._usage

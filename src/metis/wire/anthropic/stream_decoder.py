@@ -205,6 +205,9 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         return self._newest + 1
 
     def _new_block(self, index: int, wire: Wire) -> _PartialBlock:
+        text_key = _TEXT_KEYS.get(str(wire.get("type")))
+        if text_key is not None:
+            wire.setdefault(text_key, "")  # some hosts leave out what deltas will say
         if wire.get("type") == "tool_use":
             self._meter.add_call()
         else:
@@ -348,7 +351,8 @@ _PLAIN_STARTS: tuple[Wire, ...] = (
     {"type": "text", "text": ""},
     {"type": "thinking", "thinking": "", "signature": ""},
 )
-_CALL_KEYS = 4
+_CALL_KEYS = {"type", "id", "name", "input"}
+_TEXT_KEYS = {"text": "text", "thinking": "thinking"}
 _WITHOUT_INPUT = frozenset({"text", "thinking", "redacted_thinking", "compaction"})
 _STREAMED_TYPES = ("text", "thinking", "tool_use")
 """The types of blocks whose deltas are events."""
@@ -368,7 +372,7 @@ def _unusual_keys(delta: Wire) -> Wire | None:
 
 def _is_plain_start(wire: Wire) -> bool:
     """Whether the start of a block has the form that the stream encoder writes."""
-    return wire in _PLAIN_STARTS or (wire.get("type") == "tool_use" and len(wire) == _CALL_KEYS)
+    return wire in _PLAIN_STARTS or (wire.get("type") == "tool_use" and wire.keys() == _CALL_KEYS)
 
 
 def _copy(wire: Wire) -> Wire:

@@ -345,6 +345,12 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         if "stopReason" in self._body:
             self._complete(events)
 
+    def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
+        # What comes at once is in no event yet; calls and texts stay open, as they are cut off.
+        for index in [index for index, block in self._open.items() if not block.tool_use_id]:
+            self._close_block(index, events)
+        super()._fail(error, events)
+
     def _complete(self, events: list[StreamEvent]) -> None:
         for index in [*self._open]:
             self._close_block(index, events)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import ThinkingBlock
 from metis.canonical.errors import ProviderError
+from metis.canonical.message import Message
 from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.streaming import (
     BlockAdded,
@@ -23,7 +24,7 @@ from metis.wire.call import RequestContext
 from metis.wire.gemini.key_names import PROTOCOL
 from metis.wire.gemini.parts import WIRE_ID_PREFIX, PartEncoder
 from metis.wire.gemini.response import encode_error, encode_response, first_candidate
-from metis.wire.json_access import Wire, maybe_object
+from metis.wire.json_access import Wire, maybe_object, read_object
 from metis.wire.response import model_name
 from metis.wire.seals import is_envelope
 from metis.wire.stream_encoder import BaseStreamEncoder
@@ -38,6 +39,7 @@ _LAST_KEYS = ("candidates", "usageMetadata", "usage_metadata", "promptFeedback",
 """The keys of a response that are stated at its end only."""
 _SIGNATURE_KEYS = frozenset({"thoughtSignature", "thought_signature"})
 _THOUGHT_KEYS = 2
+_END_KEYS = ("finishReason", "finish_reason", "finishMessage", "finish_message")
 
 
 class GeminiStreamEncoder(BaseStreamEncoder):
@@ -183,6 +185,16 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         if not self._is_native:
             body |= self._envelope  # as in every chunk before
         return self._frame(_write(body))
+
+    def _encode_rest(self, message: Message, /) -> bytes:
+        body = read_object(self.encode_response(message, self._context), "response")
+        candidate = first_candidate(body)
+        stated = {*self._candidate, *_END_KEYS, "content"}
+        rest = {key: value for key, value in candidate.items() if key not in stated}
+        if not rest:
+            return b""
+        rest |= {key: value for key, value in self._candidate.items() if key != "content"}
+        return self._frame(_write({"candidates": [rest], **self._envelope}))
 
     def _encode_failure(self, error: ProviderError) -> bytes:
         _, body = encode_error(error)

@@ -261,6 +261,9 @@ class ChoiceFold:
             call = same_id or (call if call is not None and not call.wire_id else None)
         elif call is not None and _starts_another(call, fragment):
             call = None
+        elif call is None and not maybe_object(fragment.get("function")).get("name"):
+            # Gemini's host leaves out the index of a first fragment: the next ones continue it.
+            call = self.call_at.get(-1)
         if call is None:
             self._meter.add_call()
             call = CallFold(self._meter)

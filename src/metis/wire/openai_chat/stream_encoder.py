@@ -7,6 +7,7 @@ the host, log probabilities, annotations, typed reasoning, other choices.
 from typing import Any
 
 from metis.canonical.errors import EncodeError, ProviderError
+from metis.canonical.message import Message
 from metis.streaming.events import (
     BlockAdded,
     MessageComplete,
@@ -276,14 +277,13 @@ class ChatStreamEncoder(BaseStreamEncoder):
         text = maybe_text(detail.get(key))
         return {**detail, key: text[length:]} if length and text is not None else detail
 
-    def _error(self, event: StreamError) -> bytes:
-        if not self._is_native or event.message is None or not self._envelope:
-            return super()._error(event)
-        # What no delta has said of the part that came, such as the format of thinking.
-        body = read_object(self.encode_response(event.message, self._context), "response")
+    def _encode_rest(self, message: Message, /) -> bytes:
+        if not self._envelope:
+            return b""
+        body = read_object(self.encode_response(message, self._context), "response")
         choice = maybe_object(next(iter(maybe_list(body.get("choices"))), None))
         delta = self._remaining(maybe_object(choice.get("message")))
-        return (self._delta(delta) if delta else b"") + super()._error(event)
+        return self._delta(delta) if delta else b""
 
     def _encode_failure(self, error: ProviderError) -> bytes:
         self._has_failed = True
