@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from metis.canonical import validate_session
-from metis.interchange.registry import session_format
+from metis.canonical.errors import ForeignDocumentError
+from metis.cli.transfer import sources_of
+from metis.interchange.registry import session_format, session_formats
 from metis.interchange.session_format import WriteOptions
 from metis.interchange.source import Source
 from session_files import claude_file, codex_file, gemini_file, opencode_file, pi_file
@@ -88,3 +90,62 @@ def test_oversized_deep_or_non_json_lines_are_reported(name: str, tmp_path: Path
 def _messages(name: str, directory: Path) -> list[Any]:
     (session,) = session_format(name).read(Source(FILES[name](directory, "/work/owls")))
     return session.messages()
+
+
+def record(uuid: str, parent: Any, **fields: Any) -> dict[str, Any]:
+    message = {"role": "user", "content": f"text {uuid}"}
+    base = {"type": "user", "uuid": uuid, "parentUuid": parent, "sessionId": "s"}
+    return base | {"timestamp": "2026-01-01T00:00:00Z", "message": message} | fields
+
+
+def encoded(*records: Any) -> bytes:
+    return b"".join(json.dumps(one).encode() + b"\n" for one in records)
+
+
+HOSTILE: dict[str, bytes] = {
+    "empty": b"",
+    "binary": bytes(range(256)) * 20,
+    "lone surrogates": b'{"type":"user","uuid":"\\ud800","message":{"role":"user","content":'
+    b'"\\udfff"}}',
+    "cycles": encoded(record("a", "b"), record("b", "c"), record("c", "a"), record("a", "a")),
+    "one uuid": encoded(*[record("a", None)] * 20),
+    "nested lists": b"[" * 20_000 + b"]" * 20_000,
+    "nested objects": b'{"messages":' * 2000 + b"1" + b"}" * 2000,
+    "long line": b'{"type":"user","message":{"role":"user","content":"' + b"a" * 400_000 + b'"}}\n',
+    "numbers": encoded(record("a", None, timestamp=1e300), record("b", 10**40)),
+    "no objects": encoded(None, 1, "x", [], {}, [[]]),
+    "types as lists": encoded(record("a", None, type=[]), {"role": {}, "message": {"role": []}}),
+    "empty messages": json.dumps(
+        [None, {"role": None}, {"role": "user", "content": None}]
+    ).encode(),
+    "byte order mark": b"\xef\xbb\xbf" + encoded(record("a", None)),
+    "torn": encoded(record("a", None)) + b'{"type":"assis',
+    "no archive": b"\x28\xb5\x2f\xfd" + b"\xff" * 100,
+    "no database": b"SQLite format 3\0" + b"\xff" * 5000,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", session_formats())
+def test_every_format_reads_or_refuses_any_file(name: str, tmp_path: Path) -> None:
+    form = session_format(name)
+    target = form if form.is_writable else session_format("claude-code")
+    for case, data in HOSTILE.items():
+        path = tmp_path / "file.jsonl"
+        path.write_bytes(data)
+        try:
+            sessions = list(form.read(Source(path)))
+        except ForeignDocumentError:
+            continue  # with the place in the file
+        for session in sessions:
+            assert validate_session(session.messages()) == [], case
+            target.write(session.entries, WriteOptions(foreign_id="f"))
+        assert path.read_bytes() == data
+
+
+def test_a_directory_with_links_in_a_circle_is_read_once(tmp_path: Path) -> None:
+    claude_file(tmp_path, "/work/owls")
+    (tmp_path / "claude" / "again").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "itself.jsonl").symlink_to(tmp_path / "itself.jsonl")
+    listed = [source.path for source, _ in sources_of([str(tmp_path)])]
+    assert len(listed) == 1

@@ -158,7 +158,7 @@ async def _import_changed(  # noqa: PLR0913 - the options of the command
     file_count = session_count = 0
     status = StatusLine(is_shown=not as_json)
     try:
-        for source, is_named in _sources(paths):
+        for source, is_named in sources_of(paths):
             if not source.has_changed(file_states):
                 continue
             file_count += 1
@@ -185,7 +185,8 @@ async def _import_changed(  # noqa: PLR0913 - the options of the command
     return exit_code
 
 
-def _sources(paths: Sequence[str]) -> Iterator[tuple[Source, bool]]:
+def sources_of(paths: Sequence[str]) -> Iterator[tuple[Source, bool]]:
+    """Yield the files of paths, each with whether it was named itself."""
     for name in paths:
         if name == "-":
             yield Source(None, sys.stdin.buffer.read()), True

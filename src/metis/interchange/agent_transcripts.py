@@ -214,7 +214,7 @@ class _CopilotReader:
                 self._reasoning.append(ThinkingBlock(str(data["content"])))
             case _:
                 pass
-        if fields.get("type") not in _COPILOT_MESSAGES:
+        if maybe_text(fields.get("type")) not in _COPILOT_MESSAGES:
             self.messages.append(record)
 
     def _put_response(self, record: ForeignRecord, data: Wire) -> None:

@@ -19,7 +19,12 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.interchange.session_draft import foreign_data
-from metis.interchange.session_format import RecordFormat, RecordWriter, write_json
+from metis.interchange.session_format import (
+    RecordFormat,
+    RecordWriter,
+    joined_document,
+    write_json,
+)
 from metis.interchange.source import ForeignRecord, Source, parse_record
 from metis.projection.loss import Change
 from metis.store.entries import CompactionEntry, ErrorEntry, KnownEntry, MessageEntry
@@ -56,10 +61,8 @@ class ClaudeCodeRecords(RecordFormat, ABC):
     def join(self, records: Iterable[bytes]) -> bytes:
         """Return the file: one record per line, or the list of an export."""
         lines = list(records)
-        if lines and lines[0].startswith(b'{"loglines":'):
-            head = _read(lines[0])
-            return write_json({**head, "loglines": [_read(line) for line in lines[1:]]})
-        return super().join(lines)
+        document = joined_document(lines, "loglines")
+        return super().join(lines) if document is None else write_json(document)
 
     def record_key(self, record: ForeignRecord) -> str:
         """Return the uuid of a record, or its position and checksum."""

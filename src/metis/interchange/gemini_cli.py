@@ -36,7 +36,12 @@ from metis.interchange.gemini_cli_records import (
     token_counts,
 )
 from metis.interchange.session_draft import ForeignSession, SessionDraft, foreign_data, priced
-from metis.interchange.session_format import RecordFormat, RecordWriter, write_json
+from metis.interchange.session_format import (
+    RecordFormat,
+    RecordWriter,
+    joined_document,
+    write_json,
+)
 from metis.interchange.source import ForeignRecord, Source, parse_record
 from metis.projection.loss import Change
 from metis.store.entries import CompactionEntry, KnownEntry, MessageEntry, RewindEntry
@@ -103,12 +108,11 @@ class GeminiCli(RecordFormat):
     def join(self, records: Iterable[bytes]) -> bytes:
         """Return the file: one record per line, or the document."""
         lines = list(records)
-        if lines and lines[0].startswith((b'{"messages":', b'{"history":')):
-            head, values = _read(lines[0]), [_read(line) for line in lines[1:]]
-            if _BARE_CHAT.items() <= head.items():
-                return write_json(values)
-            return write_json({**head, "messages" if "messages" in head else "history": values})
-        return super().join(lines)
+        document = joined_document(lines, "messages", "history")
+        if document is None:
+            return super().join(lines)
+        is_bare = _BARE_CHAT.items() <= document.items()
+        return write_json(document["history"] if is_bare else document)
 
     # Reading
 

@@ -177,7 +177,7 @@ def make_session(form: SessionFormat, conversation: ForeignConversation) -> Fore
             writer.add(item)
         elif isinstance(item, ForeignSummary):
             draft.add(_summary(item, draft))
-        elif item.fields.get("type") in conversation.unreported_types:
+        elif maybe_text(item.fields.get("type")) in conversation.unreported_types:
             draft.keep(item)
         else:
             draft.keep_unknown(item)

@@ -422,6 +422,21 @@ def _maybe_json(raw: bytes) -> Any:
         return None
 
 
+def joined_document(lines: Sequence[bytes], *names: str) -> Wire | None:
+    """Return the document whose first line has one of some lists, with the other lines in it.
+
+    None if the lines are not those of such a document, or one of them is not JSON.
+    """
+    head = maybe_object(_maybe_json(lines[0])) if lines else {}
+    # Readers of documents put the list first; a line of another file may have an empty one.
+    name = next((name for name in [*head][:1] if name in names and head[name] == []), None)
+    values = [_maybe_json(line) for line in lines[1:]]
+    is_broken = any(
+        value is None and line != b"null" for value, line in zip(values, lines[1:], strict=True)
+    )
+    return None if name is None or is_broken else {**head, name: values}
+
+
 def messages_of(entries: Iterable[AnyEntry]) -> list[Message]:
     """Return the messages among entries."""
     return [entry.message for entry in entries if isinstance(entry, MessageEntry)]
