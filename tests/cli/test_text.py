@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.text import Text
 
+from metis.cli.chat.rows import split_full, wrap
 from metis.cli.text import SINGLE_CELLS, cell_width, fold, format_usd, one_line, table, truncate
 
 LINES = st.text(alphabet="ab 漢é字\u0301…●→😀\t\x1b\n", max_size=60)
@@ -43,3 +45,14 @@ def test_columns_are_aligned_by_cells() -> None:
 )
 def test_amounts_have_the_decimals_that_they_need(amount: str, shown: str) -> None:
     assert format_usd(Decimal(amount)) == shown
+
+
+@pytest.mark.parametrize("width", [-5, 0, 1, 2])
+@pytest.mark.parametrize("text", ["abc def ghi", "世界世界", "a" * 50 + "   ", "   x  " * 9])
+def test_no_width_is_too_small_for_a_text(text: str, width: int) -> None:
+    # With less than one column these did not end.
+    assert len(truncate(text, width)) <= max(width, 1)
+    assert one_line(text, width)
+    assert fold(text, width)
+    assert wrap(Text(text), width)
+    assert split_full(Text(text), width)

@@ -126,6 +126,7 @@ def truncate(text: str, width: int | None) -> str:
     """Cut a text to a width; an ellipsis marks the cut. Without a width nothing is cut."""
     if width is None or cell_width(text) <= width:
         return text
+    width = max(width, 1)  # in a very narrow terminal nothing may be left for a column
     # Bounds the loop below, since nearly every character takes at least one cell.
     text = text[: width - 1]
     while cell_width(text) > width - 1:

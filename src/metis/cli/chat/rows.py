@@ -16,6 +16,7 @@ _console = Console(file=None, width=80, color_system=None, legacy_windows=False)
 
 def wrap(text: Text, width: int) -> list[Text]:
     """Break a text into rows at spaces; a word that is too long is broken anywhere."""
+    width = max(width, 1)  # in a very narrow terminal nothing may be left for a column
     if not text.spans:
         return _wrap_unstyled(text.plain, width, text.style)
     rows: list[Text] = []
