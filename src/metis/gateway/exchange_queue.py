@@ -21,7 +21,7 @@ from metis.gateway.exchange import Exchange
 
 log = logging.getLogger("metis.gateway")
 
-MAX_WAITING = 15_000
+MAX_WAITING = 11_000
 """How many exchanges wait before detail is shed; each takes about 750 bytes of memory."""
 MEMORY_BYTES = 2 * 1024 * 1024
 """How many bytes of exchanges wait in memory; without a backlog detail is shed beyond that."""
