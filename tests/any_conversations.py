@@ -54,7 +54,7 @@ def _media(*kinds: str) -> SearchStrategy[MediaSource]:
     made: dict[str, SearchStrategy[MediaSource]] = {
         "base64": _BASE64.map(lambda data: MediaSource("base64", data)),
         "url": _URLS.map(lambda url: MediaSource("url", url)),
-        "text": words.map(lambda said: MediaSource("text", said)),
+        "text": words.map(lambda assistant_blocks: MediaSource("text", assistant_blocks)),
         "file_id": ISSUERS.map(lambda issuer: MediaSource("file_id", "file_1", issuer)),
         "file_ref": st.just(MediaSource("file_ref", "notes/a.bin")),
     }
@@ -99,7 +99,7 @@ _FOREIGN = st.just(OpaqueBlock("elsewhere", Raw(b'{"type":"riddle"}'), "riddle")
 _NEWER = st.just(UnknownBlock(b'{"type":"hologram","depth":3}'))
 _GIVEN = _TEXTS | _IMAGES | _DOCUMENTS | _SOUNDS | _FILMS | _FOREIGN | _NEWER
 _RETURNED = _TEXTS | _IMAGES | _DOCUMENTS | _SOUNDS | _FILMS | _ARTIFACTS | _FOREIGN
-_SPOKEN = _TEXTS | _THOUGHTS | _ARTIFACTS | _FOREIGN
+_ASSISTANT_BLOCKS = _TEXTS | _THOUGHTS | _ARTIFACTS | _FOREIGN
 
 
 @st.composite
@@ -122,10 +122,10 @@ def _turn(
         case Role.SYSTEM:
             return draw(st.lists(_TEXTS, max_size=2)), MessageMetadata()
         case Role.ASSISTANT:
-            said = draw(st.lists(_SPOKEN, max_size=3))
+            assistant_blocks = draw(st.lists(_ASSISTANT_BLOCKS, max_size=3))
             uses = [_call(draw, waiting.pop(0)) for _ in range(draw(st.integers(0, len(waiting))))]
             reason = StopReason.TOOL_USE if uses else StopReason.END_TURN
-            return [*said, *uses], provenance(stop_reason=reason, origin=draw(ISSUERS))
+            return [*assistant_blocks, *uses], provenance(stop_reason=reason, origin=draw(ISSUERS))
         case Role.TOOL:
             answers = draw(st.sampled_from([*calls, tool_id(99)]))
             content = draw(st.lists(_RETURNED, max_size=3))

@@ -43,9 +43,9 @@ def recording_bus(**settings: Any) -> tuple[Bus, list[Event]]:
     ids = UlidSource(now_ms=lambda: int(START.timestamp() * 1000), random_bits=lambda: 7)
     given: dict[str, Any] = {"ids": ids, "clock": lambda: next(times)}
     bus = Bus(**given | settings)
-    told: list[Event] = []
-    bus.subscribe_fast(told.append, name="recorder")
-    return bus, told
+    emitted: list[Event] = []
+    bus.subscribe_fast(emitted.append, name="recorder")
+    return bus, emitted
 
 
 def example(hint: Any, sensitivity: str = "") -> Any:
@@ -82,10 +82,10 @@ def every_payload() -> list[Payload]:
 
 def every_event() -> list[Event]:
     """Return one event of each type."""
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     for payload in every_payload():
         bus.emit(payload, session_id="sess_1", turn_id="turn_1")
-    return told
+    return emitted
 
 
 def completed(model: str = "anthropic:claude-haiku-4-5", **fields: Any) -> LlmCallCompleted:

@@ -333,7 +333,7 @@ def messages(unknown: Unknown = Unknown.EVERYTHING) -> SearchStrategy[Message]:
     )
 
 
-_said = words.map(lambda said: TextBlock(text=said))
+_text_blocks = words.map(lambda assistant_blocks: TextBlock(text=assistant_blocks))
 _base64 = st.binary(min_size=1, max_size=9).map(lambda data: b64encode(data).decode())
 _pictures = st.builds(
     ImageBlock,
@@ -370,22 +370,28 @@ def conversations(draw: st.DrawFn) -> list[Message]:
             )
         )
 
-    add(Role.SYSTEM, draw(st.lists(_said, max_size=2)), MessageMetadata())
+    add(Role.SYSTEM, draw(st.lists(_text_blocks, max_size=2)), MessageMetadata())
     for _ in range(draw(st.integers(1, 3))):
-        add(Role.USER, draw(st.lists(_said | _pictures, min_size=1, max_size=3)), MessageMetadata())
-        asked = draw(st.integers(0, 2))
-        said = draw(st.lists(_said | _thoughts, min_size=0 if asked else 1, max_size=2))
-        ids = [tool_id(calls + place) for place in range(asked)]
-        calls += asked
+        add(
+            Role.USER,
+            draw(st.lists(_text_blocks | _pictures, min_size=1, max_size=3)),
+            MessageMetadata(),
+        )
+        call_count = draw(st.integers(0, 2))
+        assistant_blocks = draw(
+            st.lists(_text_blocks | _thoughts, min_size=0 if call_count else 1, max_size=2)
+        )
+        ids = [tool_id(calls + place) for place in range(call_count)]
+        calls += call_count
         uses = [ToolUseBlock(id=each, name=draw(names), input=draw(json_objects())) for each in ids]
         about = provenance(
             routing=routing(chosen_model=MODEL), usage=usage(latency_ms=draw(st.integers(0, 99)))
         )
-        add(Role.ASSISTANT, [*said, *uses], about)
+        add(Role.ASSISTANT, [*assistant_blocks, *uses], about)
         for each in draw(st.permutations(ids)):
             answer = ToolResultBlock(
                 tool_use_id=each,
-                content=tuple(draw(st.lists(_said | _pictures, max_size=2))),
+                content=tuple(draw(st.lists(_text_blocks | _pictures, max_size=2))),
                 is_error=draw(st.booleans()),
             )
             add(Role.TOOL, [answer], MessageMetadata(parent_tool_use_id=each))

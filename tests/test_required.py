@@ -63,13 +63,13 @@ def anthropic_answer(number: int) -> dict[str, Any]:
 def openai_answer(number: int) -> dict[str, Any]:
     function = {"name": "f", "arguments": f'{{"n": {number}}}'}
     call = {"id": "call_0", "type": "function", "function": function}
-    said = {"role": "assistant", "content": f"turn {number}", "tool_calls": [call]}
+    wire_message = {"role": "assistant", "content": f"turn {number}", "tool_calls": [call]}
     return {
         "id": f"chatcmpl-{number}",
         "object": "chat.completion",
         "created": 0,
         "model": "gpt-5",
-        "choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}],
+        "choices": [{"index": 0, "message": wire_message, "finish_reason": "tool_calls"}],
         "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
     }
 

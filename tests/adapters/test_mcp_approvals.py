@@ -53,7 +53,7 @@ CALLED: Body = {
     "error": None,
     "status": "completed",
 }
-SAID: Body = {
+MESSAGE_ITEM: Body = {
     "type": "message",
     "id": "msg_1",
     "role": "assistant",
@@ -92,13 +92,13 @@ def test_a_response_that_waits_for_an_approval_comes_back_with_its_answer(*, app
 
 
 def test_the_call_that_was_approved_stays_behind_its_approval() -> None:
-    body = response(CALLED, SAID)
+    body = response(CALLED, MESSAGE_ITEM)
     message = RESPONSES.from_wire_response(body, CONTEXT)
     stream, _ = write_stream(RESPONSES, CONTEXT, RESPONSES.response_events(message, CONTEXT))
     assert b"approval_request_id" in stream
     end = read_stream(RESPONSES, CONTEXT, stream)[-1]
     assert end.type == "message_complete"
-    whole = request(CALLED, SAID, {"role": "user", "content": "Again."})
+    whole = request(CALLED, MESSAGE_ITEM, {"role": "user", "content": "Again."})
     read = RESPONSES.from_wire_request(whole, CONTEXT)
     wire = RESPONSES.to_wire(read.messages, read.tools, read.options)
     assert (list(differences(whole, json.loads(wire.body))), wire.losses) == ([], [])
@@ -108,7 +108,7 @@ def test_the_call_that_was_approved_stays_behind_its_approval() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_providers_get_the_text_and_losses_for_all_four_parts(name: str) -> None:
-    whole = request(CALLED, SAID, {"role": "user", "content": "Again."})
+    whole = request(CALLED, MESSAGE_ITEM, {"role": "user", "content": "Again."})
     read = RESPONSES.from_wire_request(whole, CONTEXT)
     wire = adapters.get(name).preview(read.messages, read.tools, AdapterOptions())
     lost = [loss.path for loss in wire.losses if loss.block_type == "opaque"]

@@ -34,8 +34,8 @@ def test_every_decoder_importer_and_writer_is_a_target() -> None:
     names |= {f"serve-{name}{kind}" for name in PROTOCOLS for kind in ("", "-stream")}
     names |= {f"session-{name}" for name in session_formats() if name not in DATABASES}
     assert names <= TARGETS.keys()
-    spoken = {adapters.get(name).profile.protocol for name in PROTOCOLS}
-    assert spoken == {adapters.get(name).profile.protocol for name in adapters.names()}
+    covered_protocols = {adapters.get(name).profile.protocol for name in PROTOCOLS}
+    assert covered_protocols == {adapters.get(name).profile.protocol for name in adapters.names()}
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -216,11 +216,11 @@ async def test_equal_conversations_of_two_tenants_never_join(store: Store) -> No
 async def test_a_retry_and_an_edited_history_become_branches(store: Store) -> None:
     async with recording(store) as recorder:
         client = Client(recorder)
-        begun = [user("one"), assistant("two")]
+        first_messages = [user("one"), assistant("two")]
         first = await client.send([user("one")], assistant("two"))
-        await client.send([*begun, user("three")], assistant("four"))
-        await client.send([*begun, user("three")], assistant("four again"))
-        edited = await client.send([*begun, user("3")], assistant("5"))
+        await client.send([*first_messages, user("three")], assistant("four"))
+        await client.send([*first_messages, user("three")], assistant("four again"))
+        edited = await client.send([*first_messages, user("3")], assistant("5"))
     assert edited.session_id == first.session_id
     messages = await store.messages(first.session_id)
     assert sorted(texts(messages)) == sorted(

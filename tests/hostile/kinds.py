@@ -101,7 +101,7 @@ def once(response: bytes | Callable[[Dialect], bytes]) -> Send:
     return lambda dialect: iter([response if isinstance(response, bytes) else response(dialect)])
 
 
-def begun(*steps: Step) -> Send:
+def broken_after_text(*steps: Step) -> Send:
     """Return a kind that shows the text and then does something to the connection."""
 
     def send(dialect: Dialect) -> Iterator[Step]:
@@ -318,16 +318,16 @@ KINDS: dict[str, Kind] = {
         errors=(NetworkError,),
         shows_text=True,
     ),
-    "cut after the text": Kind(send=begun(), errors=(NetworkError,), shows_text=True),
+    "cut after the text": Kind(send=broken_after_text(), errors=(NetworkError,), shows_text=True),
     "no terminator": Kind(
         send=stream(begin), errors=(NetworkError,), answers=True, shows_text=True
     ),
-    "reset": Kind(send=begun(RESET), errors=(NetworkError,), shows_text=True),
+    "reset": Kind(send=broken_after_text(RESET), errors=(NetworkError,), shows_text=True),
     "stall before the head": Kind(
         send=lambda _: iter([30.0]), errors=(NetworkError,), silence_s=1.0, attempts=1
     ),
     "stall after the text": Kind(
-        send=begun(30.0), errors=(NetworkError,), shows_text=True, silence_s=1.0
+        send=broken_after_text(30.0), errors=(NetworkError,), shows_text=True, silence_s=1.0
     ),
     "slow drip": Kind(send=_drip, errors=(NetworkError,), shows_text=True, total_s=1.0),
     "endless keepalive": Kind(
@@ -366,7 +366,7 @@ KINDS: dict[str, Kind] = {
     "huge header": Kind(send=once(plain(b"{}", x_long="y" * 1_000_000)), errors=(NetworkError,)),
     "header flood": Kind(send=_headers, errors=(NetworkError,)),
     "chunk that is none": Kind(
-        send=begun(b"zzzz\r\nnot a chunk\r\n"), errors=(NetworkError,), shows_text=True
+        send=broken_after_text(b"zzzz\r\nnot a chunk\r\n"), errors=(NetworkError,), shows_text=True
     ),
     "content length too long": Kind(
         send=lambda d: iter(

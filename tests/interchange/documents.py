@@ -93,7 +93,7 @@ def _common(role: str) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-def _said(role: str, parts: SearchStrategy[Any], **more: Any) -> SearchStrategy[Any]:
+def _role_message(role: str, parts: SearchStrategy[Any], **more: Any) -> SearchStrategy[Any]:
     required, optional = _common(role)
     return record(required | {"parts": st.lists(parts, max_size=4)}, optional | more)
 
@@ -116,15 +116,15 @@ def _tool_result() -> SearchStrategy[Any]:
 
 
 klaude_data: dict[str, SearchStrategy[Any]] = {
-    "SystemMessage": _said("system", text_part),
-    "DeveloperMessage": _said(
+    "SystemMessage": _role_message("system", text_part),
+    "DeveloperMessage": _role_message(
         "developer",
         text_part | images,
         command_output=st.none() | json_objects(simple=True),
         at_files=st.none() | st.lists(json_values(simple=True), max_size=2),
     ),
-    "UserMessage": _said("user", text_part | images | every_part),
-    "AssistantMessage": _said(
+    "UserMessage": _role_message("user", text_part | images | every_part),
+    "AssistantMessage": _role_message(
         "assistant",
         every_part,
         usage=st.none() | klaude_usage,

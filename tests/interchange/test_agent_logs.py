@@ -34,7 +34,7 @@ def codex(kind: str, **payload: Any) -> dict[str, Any]:
     return {"timestamp": MOMENT, "type": kind, "payload": payload}
 
 
-def said(role: str, text: str) -> dict[str, Any]:
+def message_record(role: str, text: str) -> dict[str, Any]:
     part = {"type": "output_text" if role == "assistant" else "input_text", "text": text}
     return codex("response_item", type="message", role=role, content=[part])
 
@@ -47,15 +47,22 @@ def texts(session: ForeignSession) -> list[str]:
 def test_codex_rollback_removes_turns() -> None:
     data = lines(
         codex("session_meta", id="t1", cwd="/x"),
-        said("user", "<environment_context>/x</environment_context>"),
-        *(said(role, f"{role} {turn}") for turn in (1, 2, 3) for role in ("user", "assistant")),
+        message_record("user", "<environment_context>/x</environment_context>"),
+        *(
+            message_record(role, f"{role} {turn}")
+            for turn in (1, 2, 3)
+            for role in ("user", "assistant")
+        ),
         codex("event_msg", type="thread_rolled_back", num_turns=2),
-        said("user", "another"),
+        message_record("user", "another"),
     )
     session = read(data, "codex")
     first = "<environment_context>/x</environment_context>"
     assert texts(session) == [first, "user 1", "assistant 1", "another"]
-    more = (codex("event_msg", type="thread_rolled_back", num_turns=99), said("user", "last"))
+    more = (
+        codex("event_msg", type="thread_rolled_back", num_turns=99),
+        message_record("user", "last"),
+    )
     data += lines(*more)
     session = read(data, "codex")
     assert texts(session) == [first, "last"]
@@ -82,7 +89,7 @@ def test_codex_events_are_read_if_there_are_no_items() -> None:
     assert ThinkingBlock("I look") in session.messages()[1].content
     assert written_records(session, data) == [json.loads(line) for line in data.splitlines()]
     # With items, the same events only repeat them.
-    both = read(data + lines(said("assistant", "two owls")), "codex")
+    both = read(data + lines(message_record("assistant", "two owls")), "codex")
     assert texts(both) == ["which owls?", "two owls"]
 
 

@@ -1,4 +1,4 @@
-"""Sub-agents, forks and saved chats of other programs: links to their parents, costs once."""
+"""Sub-agents, forks and saved chats of other programs: parents, and costs counted once."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def claude_record(kind: str, content: Any, **fields: Any) -> dict[str, Any]:
     return base | {"message": {"role": kind, "content": content}} | fields
 
 
-def test_a_task_of_claude_code_names_its_session_and_its_call(tmp_path: Path) -> None:
+def test_claude_code_task_has_parent_session_and_call(tmp_path: Path) -> None:
     call = {"type": "tool_use", "id": "toolu_task", "name": "Task", "input": {"prompt": "search"}}
     parent = write_lines(
         tmp_path / f"{SESSION}.jsonl",
@@ -79,7 +79,7 @@ async def import_twice(tmp_path: Path, path: Path) -> None:
             assert len(history) == len(session.entries)
 
 
-def test_sub_agents_of_codex_opencode_gemini_and_cursor_name_their_session(tmp_path: Path) -> None:
+def test_sub_agents_of_other_programs_have_parent_session(tmp_path: Path) -> None:
     moment = "2026-05-08T10:00:00.000Z"
     meta: dict[str, Any] = {
         "id": "child",
@@ -106,7 +106,7 @@ def test_sub_agents_of_codex_opencode_gemini_and_cursor_name_their_session(tmp_p
     assert parent_of(read(path)) == {"session_id": imported_session_id("cursor", "main-id")}
 
 
-def test_a_copied_response_is_paid_once(tmp_path: Path) -> None:
+def test_copied_response_is_counted_once(tmp_path: Path) -> None:
     async def calls(paths: list[Path], name: str) -> int:
         async with open_store(f"sqlite:///{tmp_path / name}") as store:
             for path in paths:
@@ -167,7 +167,7 @@ def test_a_saved_chat_of_gemini_cli_is_read_and_written_back(tmp_path: Path) -> 
         assert json.loads(written.data) == document
 
 
-def test_copilot_events_become_thoughts_branches_and_stored_records(tmp_path: Path) -> None:
+def test_copilot_events_become_thinking_branches_and_stored_records(tmp_path: Path) -> None:
     def event(kind: str, at: int, **data: Any) -> dict[str, Any]:
         return {
             "type": kind,

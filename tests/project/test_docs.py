@@ -157,7 +157,7 @@ def test_every_value_of_every_list_is_listed(values: type[StrEnum]) -> None:
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 def test_every_field_of_every_type_is_described(kind: type[Value]) -> None:
     section = SPEC.partition(f"\n### {kind.__name__}\n")[2].partition("\n#")[0]
-    told = {
+    documented = {
         cells[0].strip("`"): (cells[2], cells[3])
         for line in section.splitlines()
         if line.startswith("| `")
@@ -165,7 +165,7 @@ def test_every_field_of_every_type_is_described(kind: type[Value]) -> None:
     }
     shared = {field.name for field in fields_of(Block)} if issubclass(kind, Block) else set[str]()
     known = SPEC_FIELDS.get(kind, frozenset()) if kind is not ToolDefinition else None
-    assert told == {
+    assert documented == {
         field.name: (
             default_of(field.default, field.default_factory),
             "" if known is None or field.name in known else "yes",
@@ -212,7 +212,7 @@ def test_every_rule_of_a_page_is_reported_by_the_validator() -> None:
 
 def test_the_places_of_blocks_are_those_of_the_table() -> None:
     section = SPEC.partition("### Allowed blocks")[2].partition("\n#")[0]
-    told = {
+    documented = {
         cells[0].rpartition("`")[0].rpartition("`")[2]: [_tags(cells[1]), _tags(cells[2])]
         for line in section.splitlines()
         if line.count("|") == 4 and "`" in line
@@ -220,7 +220,7 @@ def test_the_places_of_blocks_are_those_of_the_table() -> None:
     }
     full, in_result = profiles.ALLOWED_BLOCKS["full"], profiles.ALLOWED_IN_TOOL_RESULT
     strict = {role: profiles.ALLOWED_BLOCKS["strict"].get(role, frozenset[str]()) for role in full}
-    assert told == {
+    assert documented == {
         **{str(role): [strict[role], full[role] - strict[role]] for role in full},
         "tool_result": [in_result["strict"], in_result["full"] - in_result["strict"]],
     }

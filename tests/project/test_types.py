@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
-ASKING = """
+REQUEST_PROGRAM = """
 from metis import adapters
 from metis.canonical import Message
 from metis.store.entries import MessageEntry
@@ -83,8 +83,8 @@ def matching(*blocks: str) -> str:
 def test_requests_accept_only_messages_and_unions_are_closed(tmp_path: Path) -> None:
     messages, events, whole, partial = rules_broken(
         tmp_path,
-        ASKING.format(argument="messages"),
-        ASKING.format(argument="events"),
+        REQUEST_PROGRAM.format(argument="messages"),
+        REQUEST_PROGRAM.format(argument="events"),
         matching(*BLOCKS),
         matching(*BLOCKS[1:]),
     )

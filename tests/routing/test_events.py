@@ -42,13 +42,13 @@ def test_decision_event_has_whole_chain() -> None:
         (set[str](), TurnFacts(now=NOON), 7, 1),
     ):
         decision = Router(catalog(), configured=configured, rules=policy).decide(turn)
-        bus, told = recording_bus()
+        bus, emitted = recording_bus()
         bus.emit(route_decided(decision, elapsed_ms=0.2))
-        (event,) = told
+        (event,) = emitted
         assert isinstance(event.payload, RouteDecided)
         assert event.payload.chosen_model == decision.chosen
         assert len(event.payload.chain) == len(decision.chain) == slots
-        assert routing_report(told).hard_failures == failures
+        assert routing_report(emitted).hard_failures == failures
         if decision.record is not None:
             assert set(decision.record.__struct_fields__) - {"extra"} == {
                 *("mode", "chosen_model", "reason", "rule_name", "confidence"),
@@ -60,10 +60,10 @@ def test_other_routing_events_are_registered() -> None:
     with pytest.raises(RoutingPolicyError) as caught:
         read_policy(b"schema_version = 2", catalog(), name=".metis/routing.toml")
     outage = Outage(provider="a", scope="provider", models=("a:x",), reason="gone", began_at=NOON)
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     bus.emit(policy_invalid(caught.value))
     bus.emit(provider_unavailable(outage))
     bus.emit(provider_recovered(outage, NOON + timedelta(seconds=9)))
-    assert [event.type for event in told] == [
+    assert [event.type for event in emitted] == [
         *("routing.policy_invalid", "routing.provider_unavailable", "routing.provider_recovered"),
     ]

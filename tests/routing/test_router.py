@@ -305,8 +305,8 @@ def test_swap_can_be_checked_in_advance() -> None:
         ("", AddressedPrompt("")),
     ],
 )
-def test_alias_at_start_of_message_is_removed(text: str, asked: AddressedPrompt) -> None:
-    assert parse_override(text) == asked
+def test_alias_at_start_of_message_is_removed(text: str, addressed: AddressedPrompt) -> None:
+    assert parse_override(text) == addressed
 
 
 @pytest.mark.parametrize("text", ["@haiku", "@haiku  \n"])

@@ -230,11 +230,11 @@ EVENTS: dict[str, StreamEvent] = {
 @pytest.mark.parametrize("tag", EVENTS)
 def test_stream_event_types_have_their_fields(tag: str) -> None:
     event = EVENTS[tag]
-    said = json.loads(msgspec.json.encode(event))
-    assert said["type"] == tag == event.type
+    event_json = json.loads(msgspec.json.encode(event))
+    assert event_json["type"] == tag == event.type
     others = {name for name, other in EVENTS.items() if type(other) is type(event)}
     assert others == {tag}
-    assert set(said) <= {"type", *event.__struct_fields__}
+    assert set(event_json) <= {"type", *event.__struct_fields__}
 
 
 @pytest.mark.row("M-228")
@@ -255,8 +255,11 @@ def test_tool_result_is_a_separate_message_in_every_protocol() -> None:
     history = [user("go"), assistant(called), tool("ok", answers=called.id)]
     anthropic, openai = adapters.get("anthropic"), adapters.get("openai")
     wires = {each.name: each.to_wire(history).body for each in (anthropic, openai)}
-    theirs = json.loads(wires["anthropic"])["messages"][2]
-    assert (theirs["role"], theirs["content"][0]["type"]) == ("user", "tool_result")
+    anthropic_message = json.loads(wires["anthropic"])["messages"][2]
+    assert (anthropic_message["role"], anthropic_message["content"][0]["type"]) == (
+        "user",
+        "tool_result",
+    )
     assert json.loads(wires["openai"])["messages"][2]["role"] == "tool"
     for each in (anthropic, openai):
         read = each.from_wire_request(wires[each.name], CONTEXT).messages
@@ -278,8 +281,8 @@ def test_unsupported_blocks_give_warnings_and_no_error(
     given = EVERY_BLOCK[tag]
     assert not isinstance(given, UnknownBlock)
     block = msgspec.structs.replace(given, critical=False)
-    spoken = user(block) if tag not in ("tool_use", "tool_result") else assistant(text("x"), block)
-    history = [system("s"), user("go"), spoken, user("on")]
+    carrier = user(block) if tag not in ("tool_use", "tool_result") else assistant(text("x"), block)
+    history = [system("s"), user("go"), carrier, user("on")]
     with caplog.at_level(logging.DEBUG, logger="metis"):
         wire = adapters.get(name).to_wire(history)
     warned = [record for record in caplog.records if record.levelno == logging.WARNING]

@@ -342,7 +342,7 @@ def test_reasoning_and_cached_tokens_of_openrouter_are_read_into_their_fields(
         "completion_tokens": 3,
         "prompt_tokens_details": {"cached_tokens": 4},
     }
-    said = {"role": "assistant", "content": "so", "reasoning": "why"}
+    wire_message = {"role": "assistant", "content": "so", "reasoning": "why"}
     if is_streamed:
         chunks: list[Any] = [
             {"id": "gen-1", "choices": [{"index": 0, "delta": {"reasoning": "wh"}}]},
@@ -353,7 +353,7 @@ def test_reasoning_and_cached_tokens_of_openrouter_are_read_into_their_fields(
         data = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
         answer = streamed("openrouter", data.encode())
     else:
-        choices = [{"index": 0, "message": said, "finish_reason": "stop"}]
+        choices = [{"index": 0, "message": wire_message, "finish_reason": "stop"}]
         body = {"id": "gen-1", "choices": choices, "usage": usage}
         answer = adapters.get("openrouter").from_wire_response(body, CONTEXT)
     thought, text = answer.content

@@ -62,15 +62,18 @@ def hinted(message: Message, after: int = 0) -> Message:
 
 
 def body_of(name: str, messages: Sequence[Message], **options: Any) -> dict[str, Any]:
-    asked = CLAUDE if name == "anthropic" else AdapterOptions(**options)
-    return json.loads(adapters.get(name).to_wire(messages, (), asked).body)
+    request_hints = CLAUDE if name == "anthropic" else AdapterOptions(**options)
+    return json.loads(adapters.get(name).to_wire(messages, (), request_hints).body)
 
 
 @pytest.mark.row("K-001", "K-101", "K-134")
 def test_adapters_accept_and_return_messages() -> None:
     """There is no intermediate type between messages and wire bytes."""
-    asked, read = get_type_hints(Adapter.to_wire), get_type_hints(Adapter.from_wire_response)
-    assert asked["messages"] == Sequence[Message]
+    request_hints, read = (
+        get_type_hints(Adapter.to_wire),
+        get_type_hints(Adapter.from_wire_response),
+    )
+    assert request_hints["messages"] == Sequence[Message]
     assert read["return"] is Message
     assert MessageComplete.__annotations__["message"] is Message
 
@@ -211,18 +214,18 @@ def test_a_stream_of_chat_completions_adds_up_to_parts_of_every_kind() -> None:
     events = [event for piece in stream for event in decoder.feed(piece)] + decoder.finish()
     end = events[-1]
     assert isinstance(end, MessageComplete)
-    said: dict[type, object] = {}
+    wire_message: dict[type, object] = {}
     for block in end.message.content:
         match block:
             case TextBlock() | ThinkingBlock():
-                said[type(block)] = block.text
+                wire_message[type(block)] = block.text
             case ToolUseBlock():
-                said[type(block)] = block.input
+                wire_message[type(block)] = block.input
             case ArtifactBlock():
-                said[type(block)] = block.source.data
+                wire_message[type(block)] = block.source.data
             case _:
-                said[type(block)] = block
-    assert said == {
+                wire_message[type(block)] = block
+    assert wire_message == {
         ThinkingBlock: "hm",
         TextBlock: "ab",
         ArtifactBlock: "aWY=",
@@ -231,7 +234,7 @@ def test_a_stream_of_chat_completions_adds_up_to_parts_of_every_kind() -> None:
     total = Accumulator()
     for event in events:
         total.add(event)
-    assert {type(block) for block in total.content} == set(said)
+    assert {type(block) for block in total.content} == set(wire_message)
 
 
 @pytest.mark.row("K-125")
@@ -252,11 +255,11 @@ def test_display_text_is_derived_from_blocks() -> None:
 
 
 def reasoned(key: str, value: Any) -> dict[str, Any]:
-    said = {"role": "assistant", "content": "x", key: value}
+    wire_message = {"role": "assistant", "content": "x", key: value}
     return {
         "id": "r",
         "model": "deepseek/deepseek-r1",
-        "choices": [{"index": 0, "message": said, "finish_reason": "stop"}],
+        "choices": [{"index": 0, "message": wire_message, "finish_reason": "stop"}],
         "usage": {
             "prompt_tokens": 10,
             "completion_tokens": 1,

@@ -30,11 +30,11 @@ def test_referenced_protocols_and_specifications_are_implemented(tmp_path: Path)
     assert adapters.get("openai").to_wire(talk).path == "/v1/chat/completions"
     # The example of the ULID specification: 2016-07-30T22:36:16.385Z.
     assert ulid_to_int("01ARYZ6S41TSV4RRFFQ69G5FAV") >> 80 == 1469918176385
-    heard: list[Event] = []
+    bus_events: list[Event] = []
     bus = Bus()
-    bus.subscribe_fast(heard.append, name="test")
+    bus.subscribe_fast(bus_events.append, name="test")
     bus.emit(TurnCancelled(reason="user_cancel"), session_id="sess_1")
-    assert [event.type for event in heard] == ["turn.cancelled"]
+    assert [event.type for event in bus_events] == ["turn.cancelled"]
     total = Accumulator()
     total.add(TextDelta("m", 0, "so"))
     assert tuple(total.content) == (TextBlock("so"),)

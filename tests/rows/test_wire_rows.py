@@ -152,11 +152,11 @@ def test_request_is_deterministic(name: str) -> None:
 
 @pytest.mark.row("A-032")
 def test_reported_cost_is_stored_separately_from_computed_cost() -> None:
-    said = {"role": "assistant", "content": "hi"}
+    wire_message = {"role": "assistant", "content": "hi"}
     body: Any = {
         "id": "gen-1",
         "model": "anthropic/claude-sonnet-4.6",
-        "choices": [{"index": 0, "message": said, "finish_reason": "stop"}],
+        "choices": [{"index": 0, "message": wire_message, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 10, "completion_tokens": 2, "cost": 0.0125},
     }
     usage = adapters.get("openrouter").from_wire_response(body, CONTEXT).metadata.usage

@@ -83,17 +83,17 @@ class Fake:
         body = await request.read()
         self.bodies.append(msgspec.json.decode(body))
         self.headers.append({k.lower(): v for k, v in request.headers.items()})
-        asked = adapter.from_wire_request(body)
-        self.requests.append(asked)
+        decoded_request = adapter.from_wire_request(body)
+        self.requests.append(decoded_request)
         step = self.script.pop(0) if self.script else say("ok")
-        step = step if isinstance(step, Say) else step(asked)
+        step = step if isinstance(step, Say) else step(decoded_request)
         if step.status != 200:
             usual = "invalid_request_error" if step.status < 500 else "api_error"
             kind = "authentication_error" if step.status == 401 else usual
             error = {"type": kind, "message": step.error, "code": None}
             return web.json_response({"type": "error", "error": error}, status=step.status)
         message = _message(step, adapter)
-        if not asked.options.stream:
+        if not decoded_request.options.stream:
             return web.Response(body=adapter.to_wire_response(message))
         return await self._stream(request, step, message, adapter)
 

@@ -82,19 +82,19 @@ class WriteFile(ReadFile):
 
 @pytest.mark.row("M-145")
 async def test_refused_arguments_are_one_event_without_their_content(url: str) -> None:
-    heard = EventLog()
+    event_log = EventLog()
     wrong = say(call("read_file", new_tool_use_id(), path=["xyzzy"]))
     async with (
         serving(Fake(wrong, say("sorry"))) as fake,
-        Metis(url, options(fake, bus=heard.bus)) as m,
+        Metis(url, options(fake, bus=event_log.bus)) as m,
     ):
         await (await m.session(model="sonnet")).ask("read it")
-    (told,) = heard.of(ToolInputInvalid)
-    assert told.tool_name == "read_file"
-    assert [each.partition(":")[0] for each in told.validation_errors] == ["$.path"]
-    assert "xyzzy" not in b"".join(map(encode_json, heard)).decode()
-    assert [each.error_class for each in heard.of(ToolFailed)] == ["validation_error"]
-    assert list(cause_faults(heard)) == []
+    (emitted,) = event_log.of(ToolInputInvalid)
+    assert emitted.tool_name == "read_file"
+    assert [each.partition(":")[0] for each in emitted.validation_errors] == ["$.path"]
+    assert "xyzzy" not in b"".join(map(encode_json, event_log)).decode()
+    assert [each.error_class for each in event_log.of(ToolFailed)] == ["validation_error"]
+    assert list(cause_faults(event_log)) == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ async def test_refused_arguments_are_one_event_without_their_content(url: str) -
 async def test_confirmation_and_answer_are_events(
     url: str, verdict: Verdict | None, decision: str, scope: str
 ) -> None:
-    heard = EventLog()
+    event_log = EventLog()
 
     async def ask(_: Question) -> Answer:
         if verdict is None:
@@ -122,23 +122,23 @@ async def test_confirmation_and_answer_are_events(
         serving(Fake(writing, say("done"), writing, say("done"))) as fake,
         Metis(
             url,
-            options(fake, bus=heard.bus, tools=Registry(WriteFile), confirmation=confirmation),
+            options(fake, bus=event_log.bus, tools=Registry(WriteFile), confirmation=confirmation),
         ) as m,
     ):
         session = await m.session(model="sonnet")
         await session.ask("write")
-    (asked,) = heard.of(ToolConfirmationRequested)
-    (resolved,) = heard.of(ToolConfirmationResolved)
-    assert asked.confirmation_request_id == resolved.confirmation_request_id
+    (requested,) = event_log.of(ToolConfirmationRequested)
+    (resolved,) = event_log.of(ToolConfirmationResolved)
+    assert requested.confirmation_request_id == resolved.confirmation_request_id
     assert (resolved.decision, resolved.scope) == (decision, scope)
-    assert asked.input_summary == "path (20 bytes)"
-    told = b"".join(map(encode_json, heard))
-    assert b"plugh" not in told
-    assert b"frotz" not in told
-    for done in heard.of(ToolCompleted):
+    assert requested.input_summary == "path (20 bytes)"
+    emitted = b"".join(map(encode_json, event_log))
+    assert b"plugh" not in emitted
+    assert b"frotz" not in emitted
+    for done in event_log.of(ToolCompleted):
         assert done.files_modified == ("out.txt",)
         assert done.command_executed
-    assert list(cause_faults(heard)) == []
+    assert list(cause_faults(event_log)) == []
 
 
 async def test_permission_of_one_session_does_not_apply_to_another(url: str) -> None:
@@ -165,18 +165,18 @@ async def test_permission_of_one_session_does_not_apply_to_another(url: str) -> 
 
 
 async def test_turn_event_has_tokens_and_durations(url: str) -> None:
-    heard = EventLog()
+    event_log = EventLog()
     reading = say("I read.", call("read_file", new_tool_use_id(), path="a"), pause_s=0.01)
     async with (
         serving(Fake(reading, say("done"))) as fake,
-        Metis(url, options(fake, bus=heard.bus)) as m,
+        Metis(url, options(fake, bus=event_log.bus)) as m,
     ):
         await (await m.session(model="sonnet")).ask("read a")
-    (started,), (ended,) = heard.of(TurnStarted), heard.of(TurnCompleted)
+    (started,), (ended,) = event_log.of(TurnStarted), event_log.of(TurnCompleted)
     assert started.estimated_input_tokens > 0
     assert (ended.total_input_tokens, ended.total_output_tokens) == (16, 84)
     assert (ended.llm_call_count, ended.tool_call_count) == (2, 1)
-    calls = heard.of(LlmCallCompleted)
+    calls = event_log.of(LlmCallCompleted)
     assert all(each.time_to_first_chunk_ms is not None for each in calls)
     assert calls[0].latency_ms >= 10
     assert (calls[0].time_to_first_chunk_ms or 0) <= calls[0].latency_ms
@@ -184,33 +184,33 @@ async def test_turn_event_has_tokens_and_durations(url: str) -> None:
 
 @pytest.mark.row("T137")
 async def test_cancelled_turn_event_has_partial_cost(url: str) -> None:
-    heard = EventLog()
+    event_log = EventLog()
     slow = say("one two three four", events=4, hang=True)
-    async with serving(Fake(slow)) as fake, Metis(url, options(fake, bus=heard.bus)) as m:
+    async with serving(Fake(slow)) as fake, Metis(url, options(fake, bus=event_log.bus)) as m:
         session = await m.session(model="sonnet")
         async with aclosing(session.send("count")) as events:
             async for event in events:
                 if isinstance(event, TextDelta):
                     break
-        (failed,) = heard.of(LlmCallFailed)
+        (failed,) = event_log.of(LlmCallFailed)
         usage = session.messages[-1].metadata.usage
         assert usage is not None
         assert usage.estimated
         assert failed.error_class == "cancelled"
         assert failed.input_tokens == usage.input_tokens > 0
         assert failed.cost_usd == session.cost().total_usd > 0
-        assert cost_by(heard, "none")["all"].cost_usd == failed.cost_usd
-        (cancelled,) = heard.of(TurnCancelled)
+        assert cost_by(event_log, "none")["all"].cost_usd == failed.cost_usd
+        (cancelled,) = event_log.of(TurnCancelled)
         assert cancelled.partial_llm_calls == 1
 
 
 async def test_outage_and_recovery_are_one_event_each(url: str) -> None:
-    heard = EventLog()
+    event_log = EventLog()
     down = [say(status=503, error="overloaded") for _ in range(5)]
     retry = Retry(attempts=2, first_s=0.0)
     async with (
         serving(Fake(*down, *down)) as fake,
-        Metis(url, options(fake, bus=heard.bus, retry=retry)) as m,
+        Metis(url, options(fake, bus=event_log.bus, retry=retry)) as m,
     ):
         session = await m.session(model="sonnet")
         warned: list[str] = []
@@ -229,25 +229,25 @@ async def test_outage_and_recovery_are_one_event_each(url: str) -> None:
         with pytest.raises(RefusedChoiceError):
             await session.ask("x")
     assert warned == ["outage"]
-    (outage,) = heard.of(RoutingProviderUnavailable)
+    (outage,) = event_log.of(RoutingProviderUnavailable)
     assert outage.models_affected == (SONNET,)
-    assert [each.retry_count for each in heard.of(LlmCallFailed)] == [1] * 5
-    assert heard.of(RouteDecided)[-1].winner_index == -1
+    assert [each.retry_count for each in event_log.of(LlmCallFailed)] == [1] * 5
+    assert event_log.of(RouteDecided)[-1].winner_index == -1
 
 
 async def test_turn_after_refused_key_is_sent(url: str) -> None:
-    heard = EventLog()
+    event_log = EventLog()
     refused = say(status=401, error="invalid x-api-key")
     async with (
         serving(Fake(refused, refused, say("at last"))) as fake,
-        Metis(url, options(fake, bus=heard.bus)) as m,
+        Metis(url, options(fake, bus=event_log.bus)) as m,
     ):
         session = await m.session(model="sonnet")
         for _ in range(2):
             with pytest.raises(AuthenticationError):
                 await session.ask("x")
         assert await session.ask("x") is not None
-    assert len(heard.of(RoutingProviderUnavailable)) == 2
+    assert len(event_log.of(RoutingProviderUnavailable)) == 2
 
 
 async def test_new_key_in_file_is_used_at_once(url: str, tmp_path: Path) -> None:
@@ -266,13 +266,13 @@ async def test_new_key_in_file_is_used_at_once(url: str, tmp_path: Path) -> None
 async def test_broken_rules_are_reported_once_and_last_valid_rules_apply(
     url: str, tmp_path: Path
 ) -> None:
-    heard = EventLog()
+    event_log = EventLog()
     rules = tmp_path / ".metis" / "routing.toml"
     rules.parent.mkdir()
     rules.write_text('schema_version = 1\nglobal_default = "haiku"\n')
     async with (
         serving(Fake()) as fake,
-        Metis(url, options(fake, bus=heard.bus, workspace=tmp_path)) as m,
+        Metis(url, options(fake, bus=event_log.bus, workspace=tmp_path)) as m,
     ):
         session = await m.session()
         await session.ask("one")
@@ -284,9 +284,9 @@ async def test_broken_rules_are_reported_once_and_last_valid_rules_apply(
         await session.ask("four")
         models = [m.metadata.model for m in session.messages if m.metadata.model]
     assert models == ["anthropic:claude-haiku-4-5", "anthropic:claude-haiku-4-5", GPT]
-    (told,) = heard.of(RoutingPolicyInvalid)
-    assert told.errors
-    assert told.using_last_known_good
+    (emitted,) = event_log.of(RoutingPolicyInvalid)
+    assert emitted.errors
+    assert emitted.using_last_known_good
 
 
 @pytest.mark.row("M-214", "M-217", "T208")
@@ -297,10 +297,10 @@ async def test_rules_and_windows_use_size_of_turn(url: str, tmp_path: Path) -> N
         f'schema_version = 1\nglobal_default = "haiku"\n[[rules]]\nname = "long"\n'
         f'when = {{ estimated_input_tokens_gt = 1000 }}\nuse = "{GPT}"\n'
     )
-    heard = EventLog()
+    event_log = EventLog()
     async with (
         serving(Fake()) as fake,
-        Metis(url, options(fake, bus=heard.bus, workspace=tmp_path, tools=None)) as m,
+        Metis(url, options(fake, bus=event_log.bus, workspace=tmp_path, tools=None)) as m,
     ):
         session = await m.session()
         await session.ask("short")
@@ -333,32 +333,32 @@ async def test_history_larger_than_window_is_summarised(url: str) -> None:
 
 
 async def test_budget_warning_and_exhaustion_are_events(url: str) -> None:
-    heard = EventLog()
+    event_log = EventLog()
     budget = Budget(month_usd=Decimal("0.0013"), warn_at=(Decimal("0.5"),))
     async with (
         serving(Fake()) as fake,
-        Metis(url, options(fake, bus=heard.bus, budget=budget)) as m,
+        Metis(url, options(fake, bus=event_log.bus, budget=budget)) as m,
     ):
         session = await m.session(model="sonnet")
         await session.ask("one")
         await session.ask("two")
         with pytest.raises(BudgetExceededError):
             await session.ask("three")
-    assert [(each.scope, each.spent_usd) for each in heard.of(BudgetWarned)] == [("month", ONE)]
-    assert [each.spent_usd for each in heard.of(BudgetExceeded)] == [2 * ONE]
+    assert [(each.scope, each.spent_usd) for each in event_log.of(BudgetWarned)] == [("month", ONE)]
+    assert [each.spent_usd for each in event_log.of(BudgetExceeded)] == [2 * ONE]
 
 
 async def test_the_end_of_a_call_has_its_start_as_its_cause(url: str) -> None:
-    heard = EventLog()
+    event_log = EventLog()
     calls = [call("read_file", new_tool_use_id(), path=path) for path in ("a", ["b"])]
     async with (
         serving(Fake(say(*calls), say("done"))) as fake,
-        Metis(url, options(fake, bus=heard.bus)) as m,
+        Metis(url, options(fake, bus=event_log.bus)) as m,
     ):
         await (await m.session(model="sonnet")).ask("read both")
-    by_id = {event.id: event for event in heard}
-    (completed,) = [each for each in heard if isinstance(each.payload, ToolCompleted)]
-    (failed,) = [each for each in heard if isinstance(each.payload, ToolFailed)]
+    by_id = {event.id: event for event in event_log}
+    (completed,) = [each for each in event_log if isinstance(each.payload, ToolCompleted)]
+    (failed,) = [each for each in event_log if isinstance(each.payload, ToolFailed)]
     started = by_id[str(completed.parent_event_id)]
     assert started.type == "tool.called"
     called, ended = started.payload, completed.payload
@@ -368,13 +368,13 @@ async def test_the_end_of_a_call_has_its_start_as_its_cause(url: str) -> None:
 
 
 async def test_the_end_of_a_session_is_one_event_with_its_totals(url: str) -> None:
-    heard = EventLog()
-    async with serving(Fake()) as fake, Metis(url, options(fake, bus=heard.bus)) as m:
+    event_log = EventLog()
+    async with serving(Fake()) as fake, Metis(url, options(fake, bus=event_log.bus)) as m:
         session = await m.session(model="sonnet")
         await session.ask("one")
         await session.end("abandoned")
         await session.end()
-    (ended,) = heard.of(SessionEnded)
+    (ended,) = event_log.of(SessionEnded)
     assert (ended.disposition, ended.turn_count) == ("abandoned", 1)
     assert ended.total_cost_usd == session.cost().total_usd > 0
     assert ended.duration_seconds >= 0

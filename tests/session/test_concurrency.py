@@ -55,8 +55,8 @@ async def test_memory_stays_flat_over_many_turns(url: str) -> None:
 
         async def measured(sessions: int) -> int:
             await spend(m, sessions, 5)
-            for heard in (fake.requests, fake.bodies, fake.headers):
-                heard.clear()
+            for recorded in (fake.requests, fake.bodies, fake.headers):
+                recorded.clear()
             gc.collect()
             return tracemalloc.get_traced_memory()[0]
 

@@ -96,7 +96,11 @@ def refusals(sim: Simulator) -> int:
 
 
 def pieces_asked(sim: Simulator) -> int:
-    return sum(1 for asked, _ in sim.service.exchanges if PIECE_PROMPT[:60].encode() in asked.body)
+    return sum(
+        1
+        for prompt_text, _ in sim.service.exchanges
+        if PIECE_PROMPT[:60].encode() in prompt_text.body
+    )
 
 
 def codes(events: Sequence[object]) -> list[str]:
@@ -124,16 +128,16 @@ async def test_model_with_smaller_window_than_listed_still_answers(url: str, mod
     async with Simulator(settings=Settings(window_tokens=SMALL)) as sim:
         async with Metis(url, options_for(sim.base_url)) as m:
             session = await m.session(model=model, system="Be short.")
-            told: list[str] = []
+            reported: list[str] = []
             for number in range(12):
                 events = await events_of(session, f"say {number}: {LONG}")
-                told += codes(events)
-            assert set(told) == {"compacted"}
+                reported += codes(events)
+            assert set(reported) == {"compacted"}
             used = session.context()
             assert used is not None
             # The first refusal states the actual window, so there are few refusals.
             assert used.window_tokens <= SMALL * 1.3
-            assert refusals(sim) < len(told) + 3
+            assert refusals(sim) < len(reported) + 3
             await check_store(m, session, 12)
         async with Metis(url, options_for(sim.base_url)) as m:
             again = await m.resume(session.id)
@@ -147,10 +151,10 @@ async def test_no_refusal_near_the_limit(url: str) -> None:
         Metis(url, options_for(sim.base_url)) as m,
     ):
         session = await m.session(model=LOCAL)
-        told: list[str] = []
+        reported: list[str] = []
         for number in range(20):
-            told += codes(await events_of(session, f"say {number}: {LONG}"))
-        assert set(told) == {"compacted"}
+            reported += codes(await events_of(session, f"say {number}: {LONG}"))
+        assert set(reported) == {"compacted"}
         assert refusals(sim) == 0
         await check_store(m, session, 20)
 
@@ -161,14 +165,14 @@ async def test_window_full_of_instructions_is_not_summarised_repeatedly(url: str
         Metis(url, options_for(sim.base_url, options=AdapterOptions())) as m,
     ):
         session = await m.session(model=LOCAL, system=LONG * 10)
-        told: list[list[str]] = []
+        reported: list[list[str]] = []
         for number in range(12):
-            told.append(codes(await events_of(session, f"say {number}")))
+            reported.append(codes(await events_of(session, f"say {number}")))
             used = session.context()
             assert used is not None
             assert used.share > 0.85
-        assert told[:3] == [[], [], []]
-        assert sum(map(len, told)) < 4
+        assert reported[:3] == [[], [], []]
+        assert sum(map(len, reported)) < 4
         assert refusals(sim) == 0
 
 
@@ -182,10 +186,10 @@ async def test_history_larger_than_the_only_window_is_summarised_in_parts(
         for number in range(20):
             await session.ask(f"say {number}: {LONG}")
         await session.ask("Read a.txt and b.txt")
-    heard = EventLog()
+    event_log = EventLog()
     async with (
         Simulator(settings=Settings(window_tokens=SMALL)) as sim,
-        Metis(url, options_for(sim.base_url, bus=heard.bus)) as m,
+        Metis(url, options_for(sim.base_url, bus=event_log.bus)) as m,
     ):
         again = await m.resume(session.id)
         before = again.cost().total_usd
@@ -195,11 +199,11 @@ async def test_history_larger_than_the_only_window_is_summarised_in_parts(
         assert pieces_asked(sim) > 3
         assert text_of(again.messages[0].content).startswith(SUMMARY_LEAD)
         await check_store(m, again, 22)
-        first, *_, last = [*heard.compacted()] * 2
+        first, *_, last = [*event_log.compacted()] * 2
         assert first.trigger == "overflow"
         assert first.message_count > 20
         assert last.tokens_after < SMALL < first.tokens_before
-        spent = cost_by(heard.events, "none")["all"].cost_usd
+        spent = cost_by(event_log.events, "none")["all"].cost_usd
         assert spent == again.cost().total_usd - before
 
 
@@ -208,13 +212,13 @@ async def test_history_larger_than_the_only_window_is_summarised_in_parts(
 async def test_turn_that_outgrows_the_window_continues_with_its_prompt(
     url: str, model: str
 ) -> None:
-    asked = "Find out which of the files speaks of the lamp"
+    prompt_text = "Find out which of the files speaks of the lamp"
     brain = Reader(f"{number}.txt" for number in range(12))
     async with Simulator(responder=brain, settings=Settings(window_tokens=SMALL)) as sim:
         options = options_for(sim.base_url, tools=Registry(ReadLong))
         async with Metis(url, options) as m:
             session = await m.session(model=model)
-            events = await events_of(session, asked)
+            events = await events_of(session, prompt_text)
             assert set(codes(events)) == {"compacted"}
             stored = await m.store.messages(session.id)
             check_whole(stored)
@@ -223,7 +227,7 @@ async def test_turn_that_outgrows_the_window_continues_with_its_prompt(
             check_pairs(session.messages)
             first = text_of(session.messages[0].content)
             assert first.startswith(SUMMARY_LEAD)
-            assert first.endswith(PENDING_PROMPT_LEAD + asked)
+            assert first.endswith(PENDING_PROMPT_LEAD + prompt_text)
 
 
 async def test_too_long_prompt_error_states_remedy(url: str) -> None:
@@ -262,10 +266,10 @@ async def test_cost_of_partial_summaries_is_kept_if_the_summary_fails(url: str, 
         session = await m.session(model=MODELS[0])
         for number in range(20):
             await session.ask(f"say {number}: {LONG}")
-    heard, script = EventLog(), Script()
+    event_log, script = EventLog(), Script()
     async with (
         Simulator(script=script, settings=Settings(window_tokens=SMALL)) as sim,
-        Metis(url, options_for(sim.base_url, bus=heard.bus)) as m,
+        Metis(url, options_for(sim.base_url, bus=event_log.bus)) as m,
     ):
         again = await m.resume(session.id)
         before = again.cost().total_usd
@@ -276,9 +280,9 @@ async def test_cost_of_partial_summaries_is_kept_if_the_summary_fails(url: str, 
         with pytest.raises(BudgetExceededError if fault == "budget" else ServerError):
             await again.ask("say all is well")
         assert again.cost().total_usd > before
-        assert cost_by(heard.events, "none")["all"].cost_usd == again.cost().total_usd - before
-        (told,) = heard.compacted()
-        assert told.message_count == 0
+        assert cost_by(event_log.events, "none")["all"].cost_usd == again.cost().total_usd - before
+        (reported,) = event_log.compacted()
+        assert reported.message_count == 0
         await again.set_budget(None)
         assert await again.ask("say all is well") is not None
         await check_store(m, again, 22)

@@ -30,15 +30,15 @@ TIERS = {"fast": "haiku", "balanced": "sonnet", "deep": "opus"}
 ONE = Decimal("0.000654")
 
 
-def asking(**arguments: Any) -> Say:
+def delegate_call(**arguments: Any) -> Say:
     given = {"tier": "fast", "task": "count the frotzes", **arguments}
     return say(call("delegate", new_tool_use_id(), **given))
 
 
 def listening() -> tuple[Bus, list[Event]]:
-    bus, heard = Bus(), list[Event]()
-    bus.subscribe_fast(heard.append, name="test")
-    return bus, heard
+    bus, bus_events = Bus(), list[Event]()
+    bus.subscribe_fast(bus_events.append, name="test")
+    return bus, bus_events
 
 
 def result(session: Session) -> tuple[str, bool]:
@@ -47,10 +47,10 @@ def result(session: Session) -> tuple[str, bool]:
 
 
 async def test_a_worker_answers_with_the_model_of_its_tier(url: str) -> None:
-    bus, heard = listening()
+    bus, bus_events = listening()
     reading = say(call("read_file", new_tool_use_id(), path="a"))
     script = [
-        asking(context="they are blue", allowed_tools=["read_file", "fly"]),
+        delegate_call(context="they are blue", allowed_tools=["read_file", "fly"]),
         reading,
         say("There are three."),
         say("Three."),
@@ -62,8 +62,8 @@ async def test_a_worker_answers_with_the_model_of_its_tier(url: str) -> None:
         session = await m.session(model="sonnet", system="Be short.")
         await session.ask("how many frotzes?")
         assert result(session) == ("There are three.", False)
-        (started,) = [e.payload for e in heard if isinstance(e.payload, DelegateStarted)]
-        (done,) = [e.payload for e in heard if isinstance(e.payload, DelegateCompleted)]
+        (started,) = [e.payload for e in bus_events if isinstance(e.payload, DelegateStarted)]
+        (done,) = [e.payload for e in bus_events if isinstance(e.payload, DelegateCompleted)]
         worker = await m.store.messages(started.worker_session_id)
         assert validate_session(worker) == []
         assert [each.role.value for each in worker] == [
@@ -96,8 +96,8 @@ async def test_a_worker_answers_with_the_model_of_its_tier(url: str) -> None:
     assert "they are blue" in str(fake.bodies[1]["messages"])
     assert "how many" not in str(fake.bodies[1])
     assert "Be short." not in str(fake.bodies[1])
-    assert list(cause_faults(heard)) == []
-    assert "delegate.failed" not in {event.type for event in heard}
+    assert list(cause_faults(bus_events)) == []
+    assert "delegate.failed" not in {event.type for event in bus_events}
 
 
 @pytest.mark.parametrize(
@@ -131,15 +131,15 @@ async def test_a_worker_answers_with_the_model_of_its_tier(url: str) -> None:
 async def test_a_worker_without_a_result_is_an_error_result(
     url: str, arguments: dict[str, Any], answer: Say, mode: str
 ) -> None:
-    bus, heard = listening()
+    bus, bus_events = listening()
     async with (
-        serving(Fake(asking(**arguments), answer, say("a pity"))) as fake,
+        serving(Fake(delegate_call(**arguments), answer, say("a pity"))) as fake,
         Metis(url, options(fake, tiers=TIERS, bus=bus)) as m,
     ):
         session = await m.session(model="sonnet")
         await session.ask("go")
         assert result(session)[1]
-    (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
+    (failed,) = [e.payload for e in bus_events if isinstance(e.payload, DelegateFailed)]
     assert failed.failure_mode == mode
 
 
@@ -147,7 +147,7 @@ async def test_an_answer_that_matches_its_schema_comes_back(url: str) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     answer = '```json\n{"n":3}\n```'
     async with (
-        serving(Fake(asking(output_schema=schema), say(answer), say("ok"))) as fake,
+        serving(Fake(delegate_call(output_schema=schema), say(answer), say("ok"))) as fake,
         Metis(url, options(fake, tiers=TIERS)) as m,
     ):
         session = await m.session(model="sonnet")
@@ -156,24 +156,24 @@ async def test_an_answer_that_matches_its_schema_comes_back(url: str) -> None:
 
 
 async def test_tier_without_suitable_model_is_an_error_result(url: str) -> None:
-    bus, heard = listening()
+    bus, bus_events = listening()
     tiers = {"fast": "gemini:gemini-2.5-flash"}
     async with (
-        serving(Fake(asking(), say("a pity"))) as fake,
+        serving(Fake(delegate_call(), say("a pity"))) as fake,
         Metis(url, options(fake, tiers=tiers, bus=bus)) as m,
     ):
         session = await m.session(model="sonnet")
         await session.ask("go")
         assert result(session)[1]
-    (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
+    (failed,) = [e.payload for e in bus_events if isinstance(e.payload, DelegateFailed)]
     assert failed.failure_mode == "no_model_available_for_tier"
 
 
 async def test_workers_end_with_the_turn(url: str) -> None:
-    bus, heard = listening()
+    bus, bus_events = listening()
     slow = say("one two three four", events=4, hang=True)
     async with (
-        serving(Fake(asking(), slow, say("fine"))) as fake,
+        serving(Fake(delegate_call(), slow, say("fine"))) as fake,
         Metis(url, options(fake, tiers=TIERS, bus=bus)) as m,
     ):
         session = await m.session(model="sonnet")
@@ -183,11 +183,11 @@ async def test_workers_end_with_the_turn(url: str) -> None:
                     while len(fake.requests) < 2:  # noqa: ASYNC110 - nobody tells
                         await asyncio.sleep(0.005)
                     break
-        types = [event.type for event in heard]
+        types = [event.type for event in bus_events]
         assert types.index("delegate.failed") < types.index(
             "turn.cancelled", types.index("delegate.failed")
         )
-        (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
+        (failed,) = [e.payload for e in bus_events if isinstance(e.payload, DelegateFailed)]
         assert failed.failure_mode == "cancelled_by_user"
         assert await m.store.check() == []
         await session.ask("go on")
@@ -196,13 +196,13 @@ async def test_workers_end_with_the_turn(url: str) -> None:
 @pytest.mark.row("K-059")
 async def test_cost_of_workers_counts_for_parent_session(url: str) -> None:
     budget = Budget(session_usd=3 * ONE + ONE / 2)
-    async with serving(Fake(asking(), say("done"), say("ok"))) as fake:
+    async with serving(Fake(delegate_call(), say("done"), say("ok"))) as fake:
         async with Metis(url, options(fake, tiers=TIERS, budget=budget)) as m:
             session = await m.session(model="sonnet")
             await session.ask("go")
-            (told,) = [each for each in session.messages if each.role.value == "tool"]
-            assert told.metadata.outcome is not None
-            cost = Decimal(told.metadata.outcome.value["cost_usd"])
+            (tool_message,) = [each for each in session.messages if each.role.value == "tool"]
+            assert tool_message.metadata.outcome is not None
+            cost = Decimal(tool_message.metadata.outcome.value["cost_usd"])
             assert cost > 0
             assert session.cost().total_usd == 2 * ONE
             await session.set_budget(2 * ONE + cost)
@@ -217,31 +217,31 @@ async def test_cost_of_workers_counts_for_parent_session(url: str) -> None:
 
 
 async def test_worker_has_remaining_budget(url: str) -> None:
-    bus, heard = listening()
+    bus, bus_events = listening()
     async with (
-        serving(Fake(asking(), say("never"), say("ok"))) as fake,
+        serving(Fake(delegate_call(), say("never"), say("ok"))) as fake,
         Metis(url, options(fake, tiers=TIERS, bus=bus, budget=Budget(session_usd=ONE))) as m,
     ):
         session = await m.session(model="sonnet")
         with pytest.raises(Exception, match="budget"):
             await session.ask("go")
     assert len(fake.requests) == 1
-    (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
+    (failed,) = [e.payload for e in bus_events if isinstance(e.payload, DelegateFailed)]
     assert failed.failure_mode == "worker_error"
 
 
 async def test_worker_session_event_names_its_parent(url: str) -> None:
-    bus, heard = listening()
-    script = [asking(), say("three"), say("so three")]
+    bus, bus_events = listening()
+    script = [delegate_call(), say("three"), say("so three")]
     async with (
         serving(Fake(*script)) as fake,
         Metis(url, options(fake, bus=bus, tiers=TIERS)) as m,
     ):
         session = await m.session(model="sonnet")
         await session.ask("how many?")
-    (started,) = [each.payload for each in heard if isinstance(each.payload, DelegateStarted)]
+    (started,) = [each.payload for each in bus_events if isinstance(each.payload, DelegateStarted)]
     assert [
         (each.session_id, each.payload.parent_session_id, each.payload.is_worker)
-        for each in heard
+        for each in bus_events
         if isinstance(each.payload, SessionCreated)
     ] == [(session.id, None, False), (started.worker_session_id, session.id, True)]

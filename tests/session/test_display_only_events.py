@@ -67,9 +67,9 @@ async def test_loss_is_logged_as_warning_and_not_a_bus_event(
     """Equal turns with and without a loss put equal events on the bus of the session."""
 
     async def played(name: str, *parts: Any) -> tuple[Counter[str], list[Any], list[str]]:
-        heard: list[Event] = []
+        bus_events: list[Event] = []
         bus = Bus()
-        bus.subscribe_fast(heard.append, name="test")
+        bus.subscribe_fast(bus_events.append, name="test")
         caplog.clear()
         async with (
             serving(Fake(say(*parts, "so"), say("two"))) as fake,
@@ -85,7 +85,7 @@ async def test_loss_is_logged_as_warning_and_not_a_bus_event(
             for record in caplog.records
             if record.name == "metis.adapters" and record.levelno == logging.WARNING
         ]
-        return Counter(each.type for each in heard), lost, warned
+        return Counter(each.type for each in bus_events), lost, warned
 
     with caplog.at_level(logging.WARNING, logger="metis.adapters"):
         plain_events, nothing, no_warning = await played("plain")

@@ -75,11 +75,13 @@ async def test_session_sends_at_most_eight_megabytes_of_images(url: str) -> None
     assert "the newest stay" in lost.losses[0].reason
 
 
-@pytest.mark.parametrize(("said", "given", "count"), [(None, None, 2), (20, None, 1), (20, 999, 1)])
+@pytest.mark.parametrize(
+    ("size_option", "given", "count"), [(None, None, 2), (20, None, 1), (20, 999, 1)]
+)
 async def test_image_size_limit_is_configurable(
-    url: str, said: int | None, given: int | None, count: int
+    url: str, size_option: int | None, given: int | None, count: int
 ) -> None:
-    wish = AdapterOptions(image_budget=said)
+    wish = AdapterOptions(image_budget=size_option)
     async with (
         serving(Fake(say("one"), say("two"))) as fake,
         Metis(url, options(fake, tools=None, options=wish, image_budget=given)) as m,

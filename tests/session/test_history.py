@@ -42,7 +42,7 @@ def reading() -> list[Say]:
     ]
 
 
-def said(session: Session) -> list[str]:
+def prompts_of(session: Session) -> list[str]:
     return [text_of(message.content).strip() for message in session.messages]
 
 
@@ -57,15 +57,15 @@ async def test_undo_removes_last_turn_and_returns_its_prompt(url: str) -> None:
         assert [span.number for span in session.turns] == [1, 2]
         assert len(session.turns[1].following) == 4
         assert await session.undo() == (TextBlock("second"),)
-        assert said(session) == ["Be short.", "first", "one"]
+        assert prompts_of(session) == ["Be short.", "first", "one"]
         await session.ask("third")
-        assert said(session) == ["Be short.", "first", "one", "third", "three"]
+        assert prompts_of(session) == ["Be short.", "first", "one", "third", "three"]
         assert session.cost().total_usd == 4 * ONE
         stored = await m.store.messages(session.id)
         assert validate_session(stored) == []
         assert len(stored) == 10
         assert await session.undo(2) == (TextBlock("first"),)
-        assert said(session) == ["Be short."]
+        assert prompts_of(session) == ["Be short."]
         with pytest.raises(NoTurnError):
             await session.undo()
         # The undone turn still counts as sent.
@@ -73,14 +73,14 @@ async def test_undo_removes_last_turn_and_returns_its_prompt(url: str) -> None:
         own = session.id
         async with Metis(url, options(fake)) as other:
             again = await other.resume(own)
-            assert said(again) == ["Be short."]
+            assert prompts_of(again) == ["Be short."]
             assert again.cost() == session.cost()
-    assert [len(asked.messages) for asked in fake.requests] == [2, 4, 7, 4]
+    assert [len(sent_request.messages) for sent_request in fake.requests] == [2, 4, 7, 4]
 
 
 async def test_retry_sends_prompt_to_another_model(url: str) -> None:
-    bus, heard = Bus(), list[Event]()
-    bus.subscribe_fast(heard.append, name="test")
+    bus, bus_events = Bus(), list[Event]()
+    bus.subscribe_fast(bus_events.append, name="test")
     async with (
         serving(Fake(*reading(), say("better"))) as fake,
         Metis(url, options(fake, bus=bus)) as m,
@@ -91,16 +91,16 @@ async def test_retry_sends_prompt_to_another_model(url: str) -> None:
         await session.ask([text("what"), text("now?")])
         events = [event async for event in session.retry(GPT)]
         assert isinstance(events[-1], TurnEnded)
-        assert said(session) == ["what\nnow?", "better"]
+        assert prompts_of(session) == ["what\nnow?", "better"]
         assert session.messages[-1].metadata.model == GPT
         assert session.model == SONNET
         found = session.why()
         assert found is not None
         assert found.record.chosen_model == GPT
         assert found.chain[-1].policy.value == "per_message_override"
-    types = [event.type for event in heard]
+    types = [event.type for event in bus_events]
     assert types.index("session.rewound") < types.index("feedback.implicit")
-    gone = [each.payload for each in heard if isinstance(each.payload, SessionRewound)]
+    gone = [each.payload for each in bus_events if isinstance(each.payload, SessionRewound)]
     assert [each.message_count for each in gone] == [5]
 
 
@@ -130,13 +130,13 @@ async def test_checkpoints_persist_and_branches_can_be_restored(url: str) -> Non
         await session.ask("second")
         left = session.messages[-1].id
         await session.rewind(first)
-        assert said(session) == ["first", "one"]
+        assert prompts_of(session) == ["first", "one"]
         await session.ask("instead")
-        assert said(session) == ["first", "one", "instead", "other"]
+        assert prompts_of(session) == ["first", "one", "instead", "other"]
         await session.rewind(left)
-        assert said(session) == ["first", "one", "second", "two"]
+        assert prompts_of(session) == ["first", "one", "second", "two"]
         await session.rewind(start)
-        assert said(session) == []
+        assert prompts_of(session) == []
         assert session.checkpoints == {1: None, 2: (await m.store.messages(session.id))[1].id}
         with pytest.raises(InvalidValueError):
             await session.rewind(9)
@@ -169,7 +169,7 @@ async def test_bookmark_moves_with_its_thread(url: str) -> None:
         with pytest.raises(InvalidValueError):
             await session.unmark("here")
         await session.rewind("start")
-        assert said(session) == ["one"]
+        assert prompts_of(session) == ["one"]
 
 
 @pytest.mark.parametrize("back", ["rewind", "fork"])
@@ -191,8 +191,8 @@ async def test_rewind_target_is_never_between_call_and_results(url: str, back: s
 
 
 async def test_rewind_before_summary_shows_original_messages(url: str) -> None:
-    bus, heard = Bus(), list[Event]()
-    bus.subscribe_fast(heard.append, name="test")
+    bus, bus_events = Bus(), list[Event]()
+    bus.subscribe_fast(bus_events.append, name="test")
     async with (
         serving(Fake(say("one"), say("two"), say("the gist"))) as fake,
         Metis(url, options(fake, bus=bus)) as m,
@@ -205,15 +205,15 @@ async def test_rewind_before_summary_shows_original_messages(url: str) -> None:
         assert before.model == SONNET
         assert 0 < before.share < 0.01
         assert await session.compact() == 2
-        assert said(session)[1:] == ["second", "two"]
-        assert "the gist" in said(session)[0]
+        assert prompts_of(session)[1:] == ["second", "two"]
+        assert "the gist" in prompts_of(session)[0]
         assert [span.number for span in session.turns] == [1, 2]
         await session.undo()
-        assert said(session) == ["first", "one"]
-    told = [each.payload for each in heard if isinstance(each.payload, SessionCompacted)]
-    assert [(each.trigger, each.message_count) for each in told] == [("user", 2)]
-    assert told[0].cost_usd == ONE
-    assert cost_by(heard, "none")["all"].cost_usd == session.cost().total_usd == 3 * ONE
+        assert prompts_of(session) == ["first", "one"]
+    payloads = [each.payload for each in bus_events if isinstance(each.payload, SessionCompacted)]
+    assert [(each.trigger, each.message_count) for each in payloads] == [("user", 2)]
+    assert payloads[0].cost_usd == ONE
+    assert cost_by(bus_events, "none")["all"].cost_usd == session.cost().total_usd == 3 * ONE
 
 
 async def test_context_window_without_model_is_unknown(url: str) -> None:
@@ -271,8 +271,8 @@ async def test_no_summary_when_budget_is_exhausted(url: str) -> None:
 
 
 async def test_a_turn_can_be_rated(url: str) -> None:
-    bus, heard = Bus(), list[Event]()
-    bus.subscribe_fast(heard.append, name="test")
+    bus, bus_events = Bus(), list[Event]()
+    bus.subscribe_fast(bus_events.append, name="test")
     async with serving(Fake()) as fake, Metis(url, options(fake, bus=bus)) as m:
         session = await m.session(model="sonnet")
         with pytest.raises(NoTurnError):
@@ -282,5 +282,5 @@ async def test_a_turn_can_be_rated(url: str) -> None:
         with pytest.raises(InvalidValueError):
             session.rate(5)
         own = session.messages[0].id
-    told = [each.payload for each in heard if isinstance(each.payload, FeedbackExplicit)]
-    assert [(each.rating, each.subject_id) for each in told] == [(-1, own)]
+    payloads = [each.payload for each in bus_events if isinstance(each.payload, FeedbackExplicit)]
+    assert [(each.rating, each.subject_id) for each in payloads] == [(-1, own)]

@@ -22,8 +22,8 @@ def thoughts(messages: Sequence[Message]) -> list[ThinkingBlock]:
 
 
 def sent_thoughts(sim: Simulator) -> int:
-    asked, _ = sim.service.exchanges[-1]
-    turns = json.loads(asked.body)["messages"]
+    last_request, _ = sim.service.exchanges[-1]
+    turns = json.loads(last_request.body)["messages"]
     parts = [part for turn in turns if turn["role"] == "assistant" for part in turn["content"]]
     return sum(1 for part in parts if part["type"] == "thinking")
 

@@ -33,8 +33,8 @@ def last_result(session: Session) -> tuple[str, bool]:
 async def test_models_add_replace_and_consolidate_memory_within_limits(
     url: str, tmp_path: Path
 ) -> None:
-    bus, heard = Bus(), list[Event]()
-    bus.subscribe_fast(heard.append, name="test")
+    bus, bus_events = Bus(), list[Event]()
+    bus.subscribe_fast(bus_events.append, name="test")
     soft, hard = MEMORY_FILES["MEMORY.md"].soft, MEMORY_FILES["MEMORY.md"].hard
     script = [
         *calling("memory_add", file="MEMORY.md", text="Likes tea."),
@@ -70,16 +70,16 @@ async def test_models_add_replace_and_consolidate_memory_within_limits(
         other = await m.session(model="sonnet")
         assert "Likes coffee, uses tabs." in text_of(other.messages[0].content)
     assert sorted(each.name for each in home.iterdir()) == ["MEMORY.md"]
-    told = [each.payload for each in heard if isinstance(each.payload, MemoryUpdated)]
-    assert [each.operation for each in told] == ["add", "add", "replace", "add", "consolidate"]
-    assert all(a.hash_after == b.hash_before for a, b in pairwise(told))
-    assert len([each for each in heard if isinstance(each.payload, MemoryEviction)]) == 1
-    assert b"coffee" not in b"".join(map(encode_json, heard))
+    payloads = [each.payload for each in bus_events if isinstance(each.payload, MemoryUpdated)]
+    assert [each.operation for each in payloads] == ["add", "add", "replace", "add", "consolidate"]
+    assert all(a.hash_after == b.hash_before for a, b in pairwise(payloads))
+    assert len([each for each in bus_events if isinstance(each.payload, MemoryEviction)]) == 1
+    assert b"coffee" not in b"".join(map(encode_json, bus_events))
 
 
 async def test_a_skill_is_listed_and_its_text_is_loaded_by_a_tool(url: str, tmp_path: Path) -> None:
-    bus, heard = Bus(), list[Event]()
-    bus.subscribe_fast(heard.append, name="test")
+    bus, bus_events = Bus(), list[Event]()
+    bus.subscribe_fast(bus_events.append, name="test")
     work, home = tmp_path / "work", tmp_path / "home"
     for place, text in ((home, "Ship it by hand."), (work / ".metis", "Ship it by mail.")):
         folder = place / "skills" / "deploy"
@@ -96,9 +96,13 @@ async def test_a_skill_is_listed_and_its_text_is_loaded_by_a_tool(url: str, tmp_
         assert last_result(session) == ("Ship it by mail.", False)
         await session.ask("more")
         assert last_result(session)[1]
-    (told,) = [each.payload for each in heard if isinstance(each.payload, SkillLoaded)]
-    assert (told.skill_id, told.source, told.load_reason) == ("deploy", "workspace", "on_demand")
-    assert told.load_size_tokens > 0
+    (payloads,) = [each.payload for each in bus_events if isinstance(each.payload, SkillLoaded)]
+    assert (payloads.skill_id, payloads.source, payloads.load_reason) == (
+        "deploy",
+        "workspace",
+        "on_demand",
+    )
+    assert payloads.load_size_tokens > 0
     names = [tool["name"] for tool in fake.bodies[0]["tools"]]
     assert names == [
         "read_file",

@@ -25,8 +25,8 @@ NAMES = {
 
 def answer(**fields: Any) -> Say:
     thought = thinking("let me see", signature="c2ln")
-    asked = call("read_file", new_tool_use_id(), path="a")
-    return say(thought, "I read it.", asked, **fields)
+    tool_call = call("read_file", new_tool_use_id(), path="a")
+    return say(thought, "I read it.", tool_call, **fields)
 
 
 @pytest.mark.row("KX-07")

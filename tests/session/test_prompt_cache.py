@@ -24,7 +24,9 @@ TALK = [
 CLAUDE = AdapterOptions(model="claude-sonnet-4-6")
 
 
-def asked(name: str = "anthropic", wish: AdapterOptions = CLAUDE, **facts: Any) -> AdapterOptions:
+def cache_options(
+    name: str = "anthropic", wish: AdapterOptions = CLAUDE, **facts: Any
+) -> AdapterOptions:
     return with_cache_key(wish, resolved(name, wish, **facts), "sess_1", expects_more=True)
 
 
@@ -36,7 +38,7 @@ def resolved(name: str, wish: AdapterOptions, **facts: Any) -> ResolvedModel:
 
 @pytest.mark.row("T177")
 def test_anthropic_requests_have_cache_marks() -> None:
-    wish = asked()
+    wish = cache_options()
     body = json.loads(adapters.get("anthropic").to_wire(TALK[:1], (), wish).body)
     assert complaints("anthropic", body) == []
     assert body["cache_control"] == {"type": "ephemeral"}
@@ -47,35 +49,35 @@ def test_anthropic_requests_have_cache_marks() -> None:
 def test_explicit_cache_option_is_used() -> None:
     own = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     wish = replace(CLAUDE, native={"anthropic": own})
-    assert asked(wish=wish) is wish
+    assert cache_options(wish=wish) is wish
 
 
 @pytest.mark.row("T175")
 def test_other_hosts_of_the_protocol_get_no_cache_marks() -> None:
-    assert asked(base_url="http://127.0.0.1:9") is CLAUDE
-    assert asked(base_url="https://api.anthropic.com/") != CLAUDE
+    assert cache_options(base_url="http://127.0.0.1:9") is CLAUDE
+    assert cache_options(base_url="https://api.anthropic.com/") != CLAUDE
     for name in ("bedrock", "vertex-claude", "openrouter", "gemini"):
         wish = AdapterOptions(model=adapters.get(name).profile.default_model)
-        assert asked(name, wish) is wish
+        assert cache_options(name, wish) is wish
 
 
 @pytest.mark.row("T177")
 @pytest.mark.parametrize("name", ["openai", "openai-responses"])
 def test_session_id_is_cache_key_where_supported(name: str) -> None:
-    wish = asked(name, AdapterOptions(model="gpt-5"))
+    wish = cache_options(name, AdapterOptions(model="gpt-5"))
     body = json.loads(adapters.get(name).to_wire(TALK[:1], (), wish).body)
     assert body["prompt_cache_key"] == "sess_1"
 
 
 def test_sent_history_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = adapters.Adapter(adapters.get("anthropic").profile)
-    adapter.to_wire(TALK[:1], (), asked())
+    adapter.to_wire(TALK[:1], (), cache_options())
 
     def fail(*_: object) -> None:
         raise AssertionError("it was sent before")
 
     monkeypatch.setattr(adapter_history, "project", fail)
-    body = json.loads(adapter.to_wire(TALK[:3], (), asked()).body)
+    body = json.loads(adapter.to_wire(TALK[:3], (), cache_options()).body)
     assert len(body["messages"]) == 3
 
 

@@ -68,7 +68,7 @@ class Walk:
 
     def words(self) -> str | list[ContentBlock]:
         picture = ImageBlock(source=ImageSource(kind="base64", data=PIXEL), media_type="image/png")
-        said: list[str | list[ContentBlock]] = [
+        prompt_blocks: list[str | list[ContentBlock]] = [
             "say all is well",
             "count to 5",
             "Read a.txt",
@@ -76,8 +76,8 @@ class Walk:
             "40 words",
         ]
         if self.session.model != BLIND:
-            said.append([text("what is in this picture?"), picture])
-        return self.chance.choice(said)
+            prompt_blocks.append([text("what is in this picture?"), picture])
+        return self.chance.choice(prompt_blocks)
 
     async def step(self) -> None:
         match self.chance.randrange(14):
@@ -124,13 +124,13 @@ class Walk:
         return self.hear(events)
 
     def hear(self, events: list[TurnEvent]) -> set[tuple[str, str]]:
-        heard: set[tuple[str, str]] = set()
+        reported_losses: set[tuple[str, str]] = set()
         for event in events:
             if isinstance(event, Lost):
-                told = {(loss.message_id, loss.path) for loss in event.losses}
-                heard |= told
-                self.lost.setdefault(event.model, set()).update(told)
-        return heard
+                event_losses = {(loss.message_id, loss.path) for loss in event.losses}
+                reported_losses |= event_losses
+                self.lost.setdefault(event.model, set()).update(event_losses)
+        return reported_losses
 
     async def interrupt(self) -> None:
         """Receive a few deltas and abandon the stream."""

@@ -25,7 +25,7 @@ async def test_canonical_ids_are_sent_only_if_allowed(url: str, *, hides: bool) 
             events = await events_of(session, "Read c.txt")
             assert not [each for each in events if isinstance(each, Warned)]
         calls = [b.id for e in session.messages for b in e.content if isinstance(b, ToolUseBlock)]
-        sent = b"".join(asked.body for asked, _ in sim.service.exchanges)
+        sent = b"".join(sent_request.body for sent_request, _ in sim.service.exchanges)
         shown = [own for own in calls if own.removeprefix("tu_").encode() in sent]
         assert bool(shown) is not hides
         assert {reply.status for _, reply in sim.service.exchanges} == {200}

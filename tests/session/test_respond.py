@@ -17,11 +17,11 @@ pytestmark = pytest.mark.anyio
     ("said", "count"), [("hello", 1), (["one", "two"], 2), ([text("one"), "two", text("3")], 3)]
 )
 async def test_prompt_may_be_text_list_of_texts_or_blocks(
-    url: str, said: str | list[str], count: int
+    url: str, prompt_text: str | list[str], count: int
 ) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model=SONNET)
-        assert await session.ask(said) is not None
+        assert await session.ask(prompt_text) is not None
         assert [block.type for block in session.messages[0].content] == ["text"] * count
 
 

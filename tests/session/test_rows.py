@@ -40,9 +40,9 @@ async def test_stream_events_are_emitted_and_only_messages_are_stored(url: str) 
     for kind in (TextDelta, ThinkingDelta, ToolUseStart):
         assert any(isinstance(event, kind) for event in events)
     assert all(isinstance(entry, MessageEntry) for entry in entries)
-    told = [event.message for event in events if isinstance(event, Stored)]
+    stored_messages = [event.message for event in events if isinstance(event, Stored)]
     messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
-    assert messages[1:] == told
+    assert messages[1:] == stored_messages
     words = "".join(e.text for e in events if isinstance(e, TextDelta))
     assert words == "".join(
         text_of(each.content) for each in messages if each.role.value == "assistant"
@@ -63,9 +63,9 @@ class Lookup(ReadFile):
 
 @pytest.mark.row("K-120", "K-121", "K-122")
 async def test_tool_payload_is_stored_with_result(url: str) -> None:
-    asked = call("read_file", new_tool_use_id(), path="a")
+    tool_call = call("read_file", new_tool_use_id(), path="a")
     async with (
-        serving(Fake(say(asked), say("done"))) as fake,
+        serving(Fake(say(tool_call), say("done"))) as fake,
         Metis(url, options(fake, tools=Registry(Lookup))) as m,
     ):
         session = await m.session(model="sonnet")

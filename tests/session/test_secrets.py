@@ -44,8 +44,8 @@ def script() -> list[Say]:
 
 async def live(tmp_path: Path, url: str) -> tuple[list[Event], list[str], list[str]]:
     """Run a session; return its events, the texts of its errors and the lines of its export."""
-    bus, heard = Bus(), list[Event]()
-    bus.subscribe_fast(heard.append, name="test")
+    bus, bus_events = Bus(), list[Event]()
+    bus.subscribe_fast(bus_events.append, name="test")
     (tmp_path / "plugh.txt").write_text("rezrov")
     errors: list[str] = []
     every = dict.fromkeys(SideEffects, Rule.AUTO)
@@ -69,7 +69,7 @@ async def live(tmp_path: Path, url: str) -> tuple[list[Event], list[str], list[s
                 errors += [repr(error), *traceback.format_exception(error)]
         lines = [line.decode() for s in await m.sessions() for line in await m.store.export(s.id)]
         assert {request["x-api-key"] for request in fake.headers} == {CANARY}
-    return heard, errors, lines
+    return bus_events, errors, lines
 
 
 def files_with(word: str, folder: Path) -> list[str]:
@@ -82,18 +82,25 @@ async def test_a_key_is_in_no_log_event_trace_export_error_or_file(
     tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        heard, errors, lines = await live(tmp_path, url)
+        bus_events, errors, lines = await live(tmp_path, url)
     trace = MemoryTrace()
-    await trace.append(heard)
+    await trace.append(bus_events)
     kept = await trace.select(EventQuery())
     on_disk = SqliteTrace(tmp_path / "trace.db")
-    await on_disk.append(heard)
+    await on_disk.append(bus_events)
     on_disk.close()
     assert len(errors) > 4
-    told = [caplog.text, *errors, *lines, *(encode_json(event).decode() for event in heard)]
-    told += [line.decode() for line in (*write_jsonl(kept), *write_csv(kept), otlp_json(kept))]
-    told += [str(vars(record)) for record in caplog.records]
-    assert not [text for text in told if CANARY in text]
+    visible_texts = [
+        caplog.text,
+        *errors,
+        *lines,
+        *(encode_json(event).decode() for event in bus_events),
+    ]
+    visible_texts += [
+        line.decode() for line in (*write_jsonl(kept), *write_csv(kept), otlp_json(kept))
+    ]
+    visible_texts += [str(vars(record)) for record in caplog.records]
+    assert not [text for text in visible_texts if CANARY in text]
     assert files_with(CANARY, tmp_path) == []
 
 
@@ -101,10 +108,10 @@ async def test_message_content_is_in_no_event_and_no_log(
     tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "metis"):
-        heard, _, _ = await live(tmp_path, url)
-    types = {event.type for event in heard}
+        bus_events, _, _ = await live(tmp_path, url)
+    types = {event.type for event in bus_events}
     assert types >= {"session.compacted", "tool.input_invalid", "turn.failed", "llm.call_failed"}
-    for event in heard:
+    for event in bus_events:
         text = encode_json(event).decode()
         found = [word for word in WORDS if word in text]
         assert not found, (event.type, found)
@@ -141,7 +148,7 @@ async def test_no_tool_of_a_session_leaves_its_workspace(
     secret.write_text("treasure")
     (work / "link").symlink_to(outside)
     given = {name: text.format(outside=outside) for name, text in arguments.items()}
-    asked = say(ToolUseBlock(new_tool_use_id(), tool, given))
+    call_response = say(ToolUseBlock(new_tool_use_id(), tool, given))
     every = dict.fromkeys(SideEffects, Rule.AUTO)
     chosen = {
         "workspace": work,
@@ -149,7 +156,10 @@ async def test_no_tool_of_a_session_leaves_its_workspace(
         "tools": Registry(*BUILTINS),
         "confirmation": Confirmation(rules=every),
     }
-    async with serving(Fake(asked, say("ok"))) as fake, Metis(url, options(fake, **chosen)) as m:
+    async with (
+        serving(Fake(call_response, say("ok"))) as fake,
+        Metis(url, options(fake, **chosen)) as m,
+    ):
         session = await m.session(model="sonnet")
         await session.ask("go")
         (result,) = [each for each in session.messages if each.role.value == "tool"]

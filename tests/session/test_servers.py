@@ -187,8 +187,12 @@ async def test_limits_and_refusals_of_aimock_are_reported(
         events = await events_of(session, "Say more than fits.")
         assert isinstance(events[-1], TurnEnded)
         # aimock sends stop reasons in three protocols only.
-        says = model in ("anthropic:claude-sonnet-4-6", "openai:gpt-5", "gemini:gemini-2.5-flash")
-        assert (events[-1].stop_reason is StopReason.MAX_TOKENS) == says
+        sends_stop_reason = model in (
+            "anthropic:claude-sonnet-4-6",
+            "openai:gpt-5",
+            "gemini:gemini-2.5-flash",
+        )
+        assert (events[-1].stop_reason is StopReason.MAX_TOKENS) == sends_stop_reason
         with pytest.raises(RateLimitError):
             await session.ask("Ask too often.")
         assert await session.ask("Hello") is not None
@@ -241,8 +245,12 @@ async def test_calls_of_llama_are_run_and_continue_in_every_protocol(
         session = await m.session(model=model)
         with pytest.raises(TurnLimitError):  # it would be forced to call repeatedly
             await session.ask("the lamp")
-        asked, called, answered = session.messages
-        assert (asked.role, called.role, answered.role) == (Role.USER, Role.ASSISTANT, Role.TOOL)
+        prompt_message, called, answered = session.messages
+        assert (prompt_message.role, called.role, answered.role) == (
+            Role.USER,
+            Role.ASSISTANT,
+            Role.TOOL,
+        )
         (result,) = answered.content
         assert isinstance(result, ToolResultBlock)
         assert text_of(result.content) in ("rain in Bergen", "rain in Oslo")

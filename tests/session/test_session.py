@@ -144,10 +144,10 @@ async def test_a_tool_round_trip_and_a_swap_to_another_provider(url: str) -> Non
     assert not [event for event in events if isinstance(event, Lost)]
     wire = fake.bodies[2]["messages"]
     assert wire[0]["role"] == "user"
-    asked, answered = wire[1]["tool_calls"][0], wire[2]
+    wire_call, answered = wire[1]["tool_calls"][0], wire[2]
     assert answered["role"] == "tool"
-    assert answered["tool_call_id"] == asked["id"]
-    assert asked["function"]["arguments"] == '{"path":"README.md"}'
+    assert answered["tool_call_id"] == wire_call["id"]
+    assert wire_call["function"]["arguments"] == '{"path":"README.md"}'
 
 
 @pytest.mark.row("M-244", "T204", "T212")
@@ -190,10 +190,10 @@ async def test_swap_is_refused_if_history_does_not_fit(url: str) -> None:
             await session.swap(blind)
         assert session.model == SONNET
         assert await m.store.history(session.id) == before
-    told = str(caught.value)
-    assert told.startswith(f"Cannot swap to {blind}: ")
-    assert "session contains images that this model can't process" in told
-    assert told.endswith("Active model unchanged.")
+    error_text = str(caught.value)
+    assert error_text.startswith(f"Cannot swap to {blind}: ")
+    assert "session contains images that this model can't process" in error_text
+    assert error_text.endswith("Active model unchanged.")
     assert caught.value.capability == "no_vision_support"
 
 

@@ -49,7 +49,9 @@ async def test_model_without_streaming_is_sent_a_plain_request(url: str, model: 
             again = await events_of(session, "sim: 529 0 x1")
             assert [type(each) for each in again].count(CallFailed) == 1
             check_whole(await m.store.messages(session.id))
-        assert not any(json.loads(asked.body).get("stream") for asked, _ in sim.service.exchanges)
+        assert not any(
+            json.loads(sent_request.body).get("stream") for sent_request, _ in sim.service.exchanges
+        )
 
 
 @pytest.mark.parametrize("model", WHOLE)

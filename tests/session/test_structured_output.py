@@ -174,8 +174,10 @@ async def test_output_format_applies_to_one_turn_and_its_losses_are_reported(url
     async with Metis(url, metis.Options(simulate=True)) as m:
         session = await m.session(model="anthropic:claude-3-5-haiku-latest")
         events = [event async for event in session.send("a town", output=SCHEMA)]
-        told = [loss.path for event in events if isinstance(event, Lost) for loss in event.losses]
-        assert told == ["$.output", "$.output.strict"]
+        loss_paths = [
+            loss.path for event in events if isinstance(event, Lost) for loss in event.losses
+        ]
+        assert loss_paths == ["$.output", "$.output.strict"]
         assert isinstance(events[-1], TurnEnded)
         answer = await session.ask("say all is well")
         assert answer is not None

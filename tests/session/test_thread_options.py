@@ -68,10 +68,10 @@ async def imported(m: Metis, *turns: dict[str, Any]) -> Session:
     return await m.resume(record.id)
 
 
-def offered(asked: CanonicalRequest) -> list[str]:
+def offered(sent_request: CanonicalRequest) -> list[str]:
     """Return the callable tools; tools that only the history uses are defined but not callable."""
-    choice = asked.options.tool_choice
-    return [] if choice == ToolChoice("none") else [tool.name for tool in asked.tools]
+    choice = sent_request.options.tool_choice
+    return [] if choice == ToolChoice("none") else [tool.name for tool in sent_request.tools]
 
 
 async def answered(session: Session) -> None:
@@ -85,8 +85,8 @@ async def answered(session: Session) -> None:
 @needs_mcp
 @pytest.mark.row("G-005", "G-021", "GX-07")
 async def test_the_tools_of_the_servers_of_a_thread_are_offered_and_run(url: str) -> None:
-    def calls(asked: CanonicalRequest) -> Say:
-        assert "numbers___add_numbers" in offered(asked)
+    def calls(sent_request: CanonicalRequest) -> Say:
+        assert "numbers___add_numbers" in offered(sent_request)
         return say(call("numbers___add_numbers", tool_id(1), a=2, b=3))
 
     fake = Fake(calls, say("five"), say("none"))
@@ -110,7 +110,7 @@ async def test_the_tools_of_the_servers_of_a_thread_are_offered_and_run(url: str
         # A later turn may change the option from there on.
         await session.ask("without", options={"servers": []})
         await session.ask("still without")
-        assert [offered(asked) for asked in fake.requests[2:]] == [[], []]
+        assert [offered(sent_request) for sent_request in fake.requests[2:]] == [[], []]
         assert session.options == {"servers": []}
         await session.ask("others", options={"servers": ["others", "numbers"]})
         assert offered(fake.requests[-1])[0] == "others___add_numbers"
@@ -134,9 +134,9 @@ async def test_server_tools_are_offered_with_built_in_tools_and_kept_by_retry(
         await session.ask("more", options={"servers": ["numbers"]})
         async for _ in session.retry():
             pass
-        for asked in fake.requests[1:]:
-            assert offered(asked)[0] == "read_file"
-            assert len(offered(asked)) == 1 + len(mcp_server.TOOLS)
+        for sent_request in fake.requests[1:]:
+            assert offered(sent_request)[0] == "read_file"
+            assert len(offered(sent_request)) == 1 + len(mcp_server.TOOLS)
         again = await (await session.fork()).ask("on")
         assert again is not None
         assert len(offered(fake.requests[-1])) == 1 + len(mcp_server.TOOLS)

@@ -40,8 +40,8 @@ async def talking(url: str, *script: Say) -> AsyncGenerator[tuple[Metis, Session
 
 
 def reading(path: str = "a.txt", **fields: object) -> Say:
-    asked = call("read_file", new_tool_use_id(), path=path)
-    return say(thinking("hm", signature="c2ln"), "I look.", asked, **fields)
+    tool_call = call("read_file", new_tool_use_id(), path=path)
+    return say(thinking("hm", signature="c2ln"), "I look.", tool_call, **fields)
 
 
 @pytest.mark.row("K-084", "K-085", "K-086", "K-083")
@@ -103,10 +103,10 @@ async def test_interrupt_is_marked_on_response_and_results(url: str) -> None:
     ],
 )
 async def test_swap_is_refused_if_history_does_not_fit(
-    url: str, said: list[ContentBlock], model: str, capability: str
+    url: str, prompt_blocks: list[ContentBlock], model: str, capability: str
 ) -> None:
     async with talking(url, say("a cat")) as (m, session, _):
-        await session.ask(said)
+        await session.ask(prompt_blocks)
         before = await m.store.history(session.id)
         with pytest.raises(SwapRefusedError) as caught:
             await session.swap(model)

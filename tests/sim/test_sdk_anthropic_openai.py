@@ -55,14 +55,14 @@ async def gpt(sim: Simulator) -> AsyncGenerator[Any]:
 
 
 async def test_anthropic_thinking_call_and_response(claude: Any) -> None:
-    asked: Any = {"role": "user", "content": TWO_FILES}
+    prompt_message: Any = {"role": "user", "content": TWO_FILES}
     shared: Any = {
         "model": MODEL,
         "max_tokens": 2000,
         "thinking": THINKING,
         "tools": ANTHROPIC_TOOLS,
     }
-    async with claude.messages.stream(messages=[asked], **shared) as stream:
+    async with claude.messages.stream(messages=[prompt_message], **shared) as stream:
         first = await stream.get_final_message()
     kinds = [block.type for block in first.content]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
@@ -74,7 +74,7 @@ async def test_anthropic_thinking_call_and_response(claude: Any) -> None:
         for call in calls
     ]
     history: Any = [
-        asked,
+        prompt_message,
         {"role": "assistant", "content": [b.model_dump(exclude_none=True) for b in first.content]},
         {"role": "user", "content": results},
     ]
@@ -92,10 +92,12 @@ async def test_anthropic_thinking_call_and_response(claude: Any) -> None:
 async def test_anthropic_stream_equals_plain_response(
     claude: Any,
 ) -> None:
-    asked: Any = [{"role": "user", "content": "30 words, please"}]
-    async with claude.messages.stream(model=MODEL, max_tokens=99, messages=asked) as stream:
+    prompt_message: Any = [{"role": "user", "content": "30 words, please"}]
+    async with claude.messages.stream(
+        model=MODEL, max_tokens=99, messages=prompt_message
+    ) as stream:
         pieces = [text async for text in stream.text_stream]
-    plain = await claude.messages.create(model=MODEL, max_tokens=99, messages=asked)
+    plain = await claude.messages.create(model=MODEL, max_tokens=99, messages=prompt_message)
     block = plain.content[0]
     assert block.type == "text"
     assert "".join(pieces) == block.text
@@ -182,9 +184,9 @@ async def test_models_are_listed(claude: Any, gpt: Any) -> None:
 
 
 async def test_chat_call_and_response(gpt: Any) -> None:
-    asked: Any = {"role": "user", "content": TWO_FILES}
+    prompt_message: Any = {"role": "user", "content": TWO_FILES}
     first = await gpt.chat.completions.create(
-        model="gpt-5", messages=[asked], tools=CHAT_TOOLS, reasoning_effort="low"
+        model="gpt-5", messages=[prompt_message], tools=CHAT_TOOLS, reasoning_effort="low"
     )
     message = first.choices[0].message
     assert first.choices[0].finish_reason == "tool_calls"
@@ -194,7 +196,7 @@ async def test_chat_call_and_response(gpt: Any) -> None:
     calls: Any = message.tool_calls
     assert [call.type for call in calls] == ["function", "function"]
     results: Any = [{"role": "tool", "tool_call_id": call.id, "content": "text"} for call in calls]
-    history: Any = [asked, message.model_dump(exclude_none=True), *results]
+    history: Any = [prompt_message, message.model_dump(exclude_none=True), *results]
     second = await gpt.chat.completions.create(model="gpt-5", messages=history, tools=CHAT_TOOLS)
     assert second.choices[0].message.content == 'read_file gave: "text". read_file gave: "text".'
 
@@ -285,9 +287,9 @@ async def test_responses_reasoning_call_and_response(gpt: Any) -> None:
         "reasoning": {"effort": "low", "summary": "auto"},
         "include": ["reasoning.encrypted_content"],
     }
-    asked: Any = {"role": "user", "content": TWO_FILES}
-    plain = await gpt.responses.create(input=[asked], **shared)
-    async with gpt.responses.stream(input=[asked], **shared) as stream:
+    prompt_message: Any = {"role": "user", "content": TWO_FILES}
+    plain = await gpt.responses.create(input=[prompt_message], **shared)
+    async with gpt.responses.stream(input=[prompt_message], **shared) as stream:
         streamed = await stream.get_final_response()
     kinds = ["reasoning", "message", "function_call", "function_call"]
     for first in (plain, streamed):
@@ -301,7 +303,9 @@ async def test_responses_reasoning_call_and_response(gpt: Any) -> None:
             item.model_dump(exclude_none=True, exclude={"parsed_arguments"})
             for item in first.output
         ]
-        second = await gpt.responses.create(input=[asked, *reasoning_items, *results], **shared)
+        second = await gpt.responses.create(
+            input=[prompt_message, *reasoning_items, *results], **shared
+        )
         assert second.output_text == 'read_file gave: "text". read_file gave: "text".'
 
 

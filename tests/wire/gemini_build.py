@@ -19,7 +19,7 @@ def round_trip_body(request: Any) -> Any:
     return json.loads(encode_request(CODEC, stored, read.tools, read.options))
 
 
-def said(*parts: Any, role: str | None = "user", **keys: Any) -> dict[str, Any]:
+def wire_turn(*parts: Any, role: str | None = "user", **keys: Any) -> dict[str, Any]:
     content: dict[str, Any] = {"parts": list(parts), **keys}
     return content if role is None else {"role": role, **content}
 
@@ -32,8 +32,8 @@ TEXT = {"text": "hi"}
 CALL = {"functionCall": {"name": "f", "args": {"a": 1}}}
 SIGNED = {**CALL, "thoughtSignature": "c2ln"}
 RESULT = {"functionResponse": {"name": "f", "response": {"output": "ok"}}}
-ASKED = said(TEXT)
-CALLED = said(SIGNED, role="model")
+PROMPT_TURN = wire_turn(TEXT)
+CALLED = wire_turn(SIGNED, role="model")
 BLOB = {"inlineData": {"mimeType": "image/png", "data": "+/8="}}
 DECLARED: dict[str, Any] = {
     "name": "f",
@@ -47,58 +47,72 @@ def result(response: Any, **keys: Any) -> dict[str, Any]:
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
-    "text": sent(ASKED),
+    "text": sent(PROMPT_TURN),
     "nothing": sent(),
-    "one content without a list": {"contents": ASKED},
+    "one content without a list": {"contents": PROMPT_TURN},
     "one part without a list": sent({"role": "user", "parts": TEXT}),
-    "no parts at all": sent(ASKED, {"role": "model"}),
-    "empty parts": sent(said(role="model")),
-    "no role": sent(said(TEXT, role=None)),
+    "no parts at all": sent(PROMPT_TURN, {"role": "model"}),
+    "empty parts": sent(wire_turn(role="model")),
+    "no role": sent(wire_turn(TEXT, role=None)),
     "a role of null": sent({"role": None, "parts": [TEXT]}),
-    "null instructions": sent(ASKED, systemInstruction=None, tools=None, generationConfig=None),
-    "the old role of results": sent(ASKED, CALLED, said(RESULT, role="function")),
-    "unknown key in a content": sent(said(TEXT, mood="calm")),
-    "unknown key in a part": sent(said({**TEXT, "partMetadata": {"x": 1}})),
-    "unknown part": sent(said({"hologram": [1.5, None]}), said({"hologram": 1}, role="model")),
-    "a part that is no object": sent(said("hi")),
-    "system": sent(ASKED, systemInstruction={"parts": [TEXT, TEXT]}),
-    "system with a role": sent(ASKED, systemInstruction={"role": "user", "parts": [TEXT]}),
-    "system in snake case": sent(ASKED, system_instruction={"parts": [TEXT]}),
-    "system as a string": sent(ASKED, systemInstruction="be brief"),
-    "calls without ids": sent(ASKED, said(CALL, CALL, role="model"), said(RESULT, RESULT)),
+    "null instructions": sent(
+        PROMPT_TURN, systemInstruction=None, tools=None, generationConfig=None
+    ),
+    "the old role of results": sent(PROMPT_TURN, CALLED, wire_turn(RESULT, role="function")),
+    "unknown key in a content": sent(wire_turn(TEXT, mood="calm")),
+    "unknown key in a part": sent(wire_turn({**TEXT, "partMetadata": {"x": 1}})),
+    "unknown part": sent(
+        wire_turn({"hologram": [1.5, None]}), wire_turn({"hologram": 1}, role="model")
+    ),
+    "a part that is no object": sent(wire_turn("hi")),
+    "system": sent(PROMPT_TURN, systemInstruction={"parts": [TEXT, TEXT]}),
+    "system with a role": sent(PROMPT_TURN, systemInstruction={"role": "user", "parts": [TEXT]}),
+    "system in snake case": sent(PROMPT_TURN, system_instruction={"parts": [TEXT]}),
+    "system as a string": sent(PROMPT_TURN, systemInstruction="be brief"),
+    "calls without ids": sent(
+        PROMPT_TURN, wire_turn(CALL, CALL, role="model"), wire_turn(RESULT, RESULT)
+    ),
     "calls with ids": sent(
-        ASKED,
-        said({"functionCall": {"name": "f", "args": {}, "id": "1"}}, role="model"),
-        said(result({"output": "x"}, id="1")),
+        PROMPT_TURN,
+        wire_turn({"functionCall": {"name": "f", "args": {}, "id": "1"}}, role="model"),
+        wire_turn(result({"output": "x"}, id="1")),
     ),
     "an empty id": sent(
-        ASKED, said({"functionCall": {"name": "f", "args": {}, "id": ""}}, role="model")
+        PROMPT_TURN, wire_turn({"functionCall": {"name": "f", "args": {}, "id": ""}}, role="model")
     ),
-    "a call without arguments": sent(ASKED, said({"functionCall": {"name": "f"}}, role="model")),
+    "a call without arguments": sent(
+        PROMPT_TURN, wire_turn({"functionCall": {"name": "f"}}, role="model")
+    ),
     "results in contents of their own": sent(
-        ASKED, said(CALL, CALL, role="model"), said(RESULT), said(RESULT)
+        PROMPT_TURN, wire_turn(CALL, CALL, role="model"), wire_turn(RESULT), wire_turn(RESULT)
     ),
-    "results and text in one content": sent(ASKED, CALLED, said(RESULT, TEXT)),
-    "a result without a call": sent(said(RESULT)),
-    "a result of another name": sent(ASKED, CALLED, said(result({}, name="g"))),
-    "an empty result": sent(ASKED, CALLED, said(result({}))),
-    "a result as an object": sent(ASKED, CALLED, said(result({"z": 1, "a": [True, 1.0]}))),
-    "a result under result": sent(ASKED, CALLED, said(result({"result": "x"}))),
-    "a result of several texts": sent(ASKED, CALLED, said(result({"output": ["a", "b"]}))),
-    "an error": sent(ASKED, CALLED, said(result({"error": "no"}))),
-    "an error as an object": sent(ASKED, CALLED, said(result({"error": {"code": 1}}))),
-    "a result with media": sent(ASKED, CALLED, said(result({}, parts=[BLOB]))),
+    "results and text in one content": sent(PROMPT_TURN, CALLED, wire_turn(RESULT, TEXT)),
+    "a result without a call": sent(wire_turn(RESULT)),
+    "a result of another name": sent(PROMPT_TURN, CALLED, wire_turn(result({}, name="g"))),
+    "an empty result": sent(PROMPT_TURN, CALLED, wire_turn(result({}))),
+    "a result as an object": sent(
+        PROMPT_TURN, CALLED, wire_turn(result({"z": 1, "a": [True, 1.0]}))
+    ),
+    "a result under result": sent(PROMPT_TURN, CALLED, wire_turn(result({"result": "x"}))),
+    "a result of several texts": sent(
+        PROMPT_TURN, CALLED, wire_turn(result({"output": ["a", "b"]}))
+    ),
+    "an error": sent(PROMPT_TURN, CALLED, wire_turn(result({"error": "no"}))),
+    "an error as an object": sent(PROMPT_TURN, CALLED, wire_turn(result({"error": {"code": 1}}))),
+    "a result with media": sent(PROMPT_TURN, CALLED, wire_turn(result({}, parts=[BLOB]))),
     "a result with a file": sent(
-        ASKED,
+        PROMPT_TURN,
         CALLED,
-        said(result({}, parts=[{"fileData": {"fileUri": "gs://b/x", "mimeType": "image/png"}}])),
+        wire_turn(
+            result({}, parts=[{"fileData": {"fileUri": "gs://b/x", "mimeType": "image/png"}}])
+        ),
     ),
     "a result that is late": sent(
-        ASKED, CALLED, said(result({}, willContinue=True, scheduling="SILENT"))
+        PROMPT_TURN, CALLED, wire_turn(result({}, willContinue=True, scheduling="SILENT"))
     ),
     "signatures on any part": sent(
-        ASKED,
-        said(
+        PROMPT_TURN,
+        wire_turn(
             {"text": "a", "thought": True, "thoughtSignature": "MQ=="},
             {"text": "b", "thoughtSignature": "Mg=="},
             {"text": "", "thoughtSignature": "Mw=="},
@@ -107,23 +121,25 @@ REQUESTS: dict[str, dict[str, Any]] = {
             CALL,
             role="model",
         ),
-        said(RESULT, RESULT),
+        wire_turn(RESULT, RESULT),
     ),
-    "a thought that is none": sent(ASKED, said({"text": "a", "thought": False}, role="model")),
-    "a signature of a user": sent(said({"text": "a", "thoughtSignature": "MQ=="})),
+    "a thought that is none": sent(
+        PROMPT_TURN, wire_turn({"text": "a", "thought": False}, role="model")
+    ),
+    "a signature of a user": sent(wire_turn({"text": "a", "thoughtSignature": "MQ=="})),
     "snake case": sent(
-        said({"inline_data": {"mime_type": "image/png", "data": "-_8="}}),
-        said(
+        wire_turn({"inline_data": {"mime_type": "image/png", "data": "-_8="}}),
+        wire_turn(
             {"function_call": {"name": "f", "args": {"a_b": 1}}, "thought_signature": "a-_="},
             role="model",
         ),
-        said({"function_response": {"name": "f", "response": {"return_value": "x"}}}),
+        wire_turn({"function_response": {"name": "f", "response": {"return_value": "x"}}}),
         generation_config={"max_output_tokens": 9, "response_mime_type": "application/json"},
         safety_settings=[{"category": 7, "threshold": 3}],
     ),
-    "both cases": sent(said({"inlineData": {"mime_type": "image/png", "data": "AA=="}})),
+    "both cases": sent(wire_turn({"inlineData": {"mime_type": "image/png", "data": "AA=="}})),
     "media": sent(
-        said(
+        wire_turn(
             BLOB,
             {"inlineData": {"mimeType": "audio/wav", "data": "AA=="}},
             {"inlineData": {"mimeType": "text/csv", "data": "YSxi"}},
@@ -134,18 +150,18 @@ REQUESTS: dict[str, dict[str, Any]] = {
         )
     ),
     "code execution": sent(
-        ASKED,
-        said(
+        PROMPT_TURN,
+        wire_turn(
             {"executableCode": {"language": "PYTHON", "code": "1", "id": "x"}},
             {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1", "id": "x"}},
             {"toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "id": "y"}, "thoughtSignature": "MQ=="},
             TEXT,
             role="model",
         ),
-        ASKED,
+        PROMPT_TURN,
     ),
     "options": sent(
-        ASKED,
+        PROMPT_TURN,
         generationConfig={
             "temperature": 0.0,
             "topP": 1,
@@ -162,7 +178,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         labels={"team": "a"},
     ),
     "tools": sent(
-        ASKED,
+        PROMPT_TURN,
         tools=[
             {"functionDeclarations": [DECLARED, {"name": "g"}]},
             {"googleSearch": {}},
@@ -173,14 +189,14 @@ REQUESTS: dict[str, dict[str, Any]] = {
             "includeServerSideToolInvocations": True,
         },
     ),
-    "tools that are no list": sent(ASKED, tools={"function_declarations": [DECLARED]}),
-    "the mode as a number": sent(ASKED, toolConfig={"functionCallingConfig": {"mode": 2}}),
-    "unknown key in a request": sent(ASKED, speed="fast"),
+    "tools that are no list": sent(PROMPT_TURN, tools={"function_declarations": [DECLARED]}),
+    "the mode as a number": sent(PROMPT_TURN, toolConfig={"functionCallingConfig": {"mode": 2}}),
+    "unknown key in a request": sent(PROMPT_TURN, speed="fast"),
 }
 
 
 ANSWER: dict[str, Any] = {
-    "candidates": [{"content": said(TEXT, role="model"), "finishReason": "STOP", "index": 0}],
+    "candidates": [{"content": wire_turn(TEXT, role="model"), "finishReason": "STOP", "index": 0}],
     "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 2, "totalTokenCount": 9},
     "modelVersion": "gemini-3.5-flash",
     "responseId": "resp1",
@@ -188,5 +204,10 @@ ANSWER: dict[str, Any] = {
 
 
 def answered(*parts: Any, finish: Any = "STOP", usage: Any = None, **keys: Any) -> dict[str, Any]:
-    candidate = {"content": said(*parts, role="model"), "finishReason": finish, "index": 0, **keys}
+    candidate = {
+        "content": wire_turn(*parts, role="model"),
+        "finishReason": finish,
+        "index": 0,
+        **keys,
+    }
     return {**ANSWER, "candidates": [candidate], **({"usageMetadata": usage} if usage else {})}

@@ -25,8 +25,8 @@ def faults(body: dict[str, Any]) -> Iterator[str]:
 
 
 def _answered(turn: dict[str, Any], waiting: list[dict[str, Any]]) -> int | None:
-    theirs, name = turn.get("tool_call_id"), turn.get("tool_name")
+    wire_id, name = turn.get("tool_call_id"), turn.get("tool_name")
     for place, call in enumerate(waiting):
-        if call.get("id") == theirs if theirs else call["function"]["name"] == (name or "?"):
+        if call.get("id") == wire_id if wire_id else call["function"]["name"] == (name or "?"):
             return place
-    return 0 if waiting and not theirs and not name else None
+    return 0 if waiting and not wire_id and not name else None

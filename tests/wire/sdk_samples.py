@@ -114,7 +114,7 @@ class Drawer:
 
     def __init__(self, protocol: str, seed: int, drawn: Counter[Any] | None = None) -> None:
         self.chance = Random(seed)  # noqa: S311 - no secret is drawn here
-        self.spoken = FIXED_FORMS | {"role": ROLES.get(protocol, ("user", "assistant"))}
+        self.fixed_forms = FIXED_FORMS | {"role": ROLES.get(protocol, ("user", "assistant"))}
         self.drawn = drawn
         """How often earlier draws had a type or a field; what they had least is drawn first."""
 
@@ -146,7 +146,7 @@ class Drawer:
         if is_typeddict(kind):
             return self._typed_dict(kind, depth)
         if kind is str:
-            return self.chance.choice(self.spoken.get(key, WORDS))
+            return self.chance.choice(self.fixed_forms.get(key, WORDS))
         if issubclass(kind, pydantic.BaseModel) and kind not in PLAIN:
             return self._model(kind, depth)
         if issubclass(kind, enum.Enum):

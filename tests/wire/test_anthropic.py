@@ -78,42 +78,42 @@ def sent(*messages: dict[str, Any], **options: Any) -> dict[str, Any]:
 TEXT = {"type": "text", "text": "hi"}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
-ASKED = {"role": "user", "content": "go"}
+PROMPT = {"role": "user", "content": "go"}
 CALLED = {"role": "assistant", "content": [CALL]}
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "string content": sent({"role": "user", "content": "hi"}),
     "list content": sent({"role": "user", "content": [TEXT]}),
-    "system string": sent(ASKED, system="be brief"),
-    "system blocks": sent(ASKED, system=[TEXT, {**TEXT, "cache_control": {"type": "ephemeral"}}]),
-    "empty system": sent(ASKED, system=[]),
-    "system in the middle": sent(ASKED, CALLED, {"role": "system", "content": [TEXT]}, ASKED),
+    "system string": sent(PROMPT, system="be brief"),
+    "system blocks": sent(PROMPT, system=[TEXT, {**TEXT, "cache_control": {"type": "ephemeral"}}]),
+    "empty system": sent(PROMPT, system=[]),
+    "system in the middle": sent(PROMPT, CALLED, {"role": "system", "content": [TEXT]}, PROMPT),
     "results and text in one turn": sent(
-        ASKED, CALLED, {"role": "user", "content": [{**RESULT, "content": "ok"}, TEXT]}
+        PROMPT, CALLED, {"role": "user", "content": [{**RESULT, "content": "ok"}, TEXT]}
     ),
     "results and text in two turns": sent(
-        ASKED, CALLED, {"role": "user", "content": [{**RESULT, "content": [TEXT]}]}, ASKED
+        PROMPT, CALLED, {"role": "user", "content": [{**RESULT, "content": [TEXT]}]}, PROMPT
     ),
-    "result without content": sent(ASKED, CALLED, {"role": "user", "content": [RESULT]}),
+    "result without content": sent(PROMPT, CALLED, {"role": "user", "content": [RESULT]}),
     "explicit success": sent(
-        ASKED, CALLED, {"role": "user", "content": [{**RESULT, "content": [], "is_error": False}]}
+        PROMPT, CALLED, {"role": "user", "content": [{**RESULT, "content": [], "is_error": False}]}
     ),
     "failure": sent(
-        ASKED, CALLED, {"role": "user", "content": [{**RESULT, "content": "x", "is_error": True}]}
+        PROMPT, CALLED, {"role": "user", "content": [{**RESULT, "content": "x", "is_error": True}]}
     ),
     "the same id twice": sent(
-        ASKED,
+        PROMPT,
         CALLED,
         {"role": "user", "content": [{**RESULT, "content": "1"}]},
         CALLED,
         {"role": "user", "content": [{**RESULT, "content": "2"}]},
     ),
-    "prefill": sent(ASKED, {"role": "assistant", "content": "{"}),
-    "empty turn": sent(ASKED, {"role": "assistant", "content": []}),
+    "prefill": sent(PROMPT, {"role": "assistant", "content": "{"}),
+    "empty turn": sent(PROMPT, {"role": "assistant", "content": []}),
     "unknown block": sent({"role": "user", "content": [{"type": "hologram", "x": [1.5, None]}]}),
     "unknown key in a block": sent({"role": "user", "content": [{**TEXT, "mood": "calm"}]}),
-    "unknown key in a message": sent({**ASKED, "name": "ann"}),
-    "unknown key in a request": sent(ASKED, speed="fast", metadata={"user_id": "u"}),
+    "unknown key in a message": sent({**PROMPT, "name": "ann"}),
+    "unknown key in a request": sent(PROMPT, speed="fast", metadata={"user_id": "u"}),
     "image by file id": sent(
         {
             "role": "user",
@@ -134,7 +134,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         }
     ),
     "thinking": sent(
-        ASKED,
+        PROMPT,
         {
             "role": "assistant",
             "content": [
@@ -145,7 +145,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         },
     ),
     "citations": sent(
-        ASKED,
+        PROMPT,
         {
             "role": "assistant",
             "content": [
@@ -155,16 +155,16 @@ REQUESTS: dict[str, dict[str, Any]] = {
         },
     ),
     "tools": sent(
-        ASKED,
+        PROMPT,
         tools=[
             {"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True},
             {"type": "web_search_20250305", "name": "web_search"},
         ],
         tool_choice={"type": "tool", "name": "f", "disable_parallel_tool_use": True},
     ),
-    "no tools": sent(ASKED, tools=[]),
+    "no tools": sent(PROMPT, tools=[]),
     "options": sent(
-        ASKED, temperature=0, top_p=0.5, top_k=3, stop_sequences=["a"], stream=True, thinking=None
+        PROMPT, temperature=0, top_p=0.5, top_k=3, stop_sequences=["a"], stream=True, thinking=None
     ),
 }
 
@@ -352,11 +352,11 @@ def test_response_parts_keep_order_and_signatures() -> None:
         answered({"type": "thinking", "thinking": "hm", "signature": "s"}, server, TEXT, CALL),
         CONTEXT,
     )
-    thought, opaque, said, called = message.content
+    thought, opaque, text_block, called = message.content
     assert thought == ThinkingBlock("hm", "s", issuer="anthropic")
     assert isinstance(opaque, OpaqueBlock)
     assert (opaque.kind, opaque.data) == ("server_tool_use", server)
-    assert said == TextBlock("hi")
+    assert text_block == TextBlock("hi")
     assert isinstance(called, ToolUseBlock)
 
 
@@ -547,11 +547,11 @@ def test_wire_id_reused_in_another_response_is_another_call() -> None:
 @pytest.mark.row("M-065", "T211")
 def test_trimmed_or_edited_history_is_encoded() -> None:
     turns = [
-        ASKED,
+        PROMPT,
         CALLED,
         {"role": "user", "content": [{**RESULT, "content": "ok"}, TEXT]},
         {"role": "assistant", "content": "plain"},
-        ASKED,
+        PROMPT,
     ]
     messages = decode_request(body_of(sent(*turns)), CONTEXT).messages
     trimmed = [messages[0], messages[4], messages[3], messages[5]]

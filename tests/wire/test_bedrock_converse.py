@@ -222,12 +222,14 @@ def test_top_k_has_key_of_each_model_vendor(model: str, more: dict[str, Any]) ->
     ],
 )
 def test_reasoning_option_has_form_of_each_model_vendor(
-    model: str, asked: Reasoning, told: dict[str, Any]
+    model: str, reasoning_option: Reasoning, expected_fields: dict[str, Any]
 ) -> None:
-    body = sent(user("hi"), model=model, reasoning=asked, max_output_tokens=9000, losses=[])
-    assert body["additionalModelRequestFields"] == told
+    body = sent(
+        user("hi"), model=model, reasoning=reasoning_option, max_output_tokens=9000, losses=[]
+    )
+    assert body["additionalModelRequestFields"] == expected_fields
     read = CONVERSE.from_wire_request(body_of(body), replace(CONTEXT, model=model))
-    assert read.options.reasoning == asked
+    assert read.options.reasoning == reasoning_option
 
 
 @pytest.mark.row("T117")
@@ -235,8 +237,12 @@ def test_output_schema_is_native_or_a_tool() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
     wanted = OutputFormat(schema, "place", "Where.", strict=False)
     body = sent(user("hi"), output=wanted, losses=["$.output.strict"])
-    told = body["outputConfig"]["textFormat"]["structure"]["jsonSchema"]
-    assert (json.loads(told["schema"]), told["name"], told["description"]) == (
+    expected_fields = body["outputConfig"]["textFormat"]["structure"]["jsonSchema"]
+    assert (
+        json.loads(expected_fields["schema"]),
+        expected_fields["name"],
+        expected_fields["description"],
+    ) == (
         schema,
         "place",
         "Where.",

@@ -143,8 +143,11 @@ def test_failed_stream_ends_in_exception_defined_by_botocore(kind: str, exceptio
     frames = converse_shape.boto("eventstream").EventStreamBuffer()
     frames.add_data(data)
     (event,) = list(frames)
-    told = event.to_response_dict()
-    assert (told["status_code"], told["headers"][":exception-type"]) == (400, exception)
+    parsed_event = event.to_response_dict()
+    assert (parsed_event["status_code"], parsed_event["headers"][":exception-type"]) == (
+        400,
+        exception,
+    )
     assert (
         exception
         in converse_shape.operation("ConverseStream").output_shape.members["stream"].members
@@ -201,8 +204,8 @@ def test_foreign_redacted_thinking_is_encoded_as_bytes() -> None:
 
 @pytest.mark.row("T09")
 def test_wire_id_repeated_in_every_response_is_another_call() -> None:
-    def answer(theirs: str) -> str:
-        part: dict[str, Any] = {"toolUse": {"toolUseId": theirs, "name": "f", "input": {}}}
+    def answer(wire_id: str) -> str:
+        part: dict[str, Any] = {"toolUse": {"toolUseId": wire_id, "name": "f", "input": {}}}
         body = {"output": {"message": {"role": "assistant", "content": [part]}}}
         (block,) = CONVERSE.from_wire_response(body_of(body), CONTEXT).content
         assert isinstance(block, ToolUseBlock)

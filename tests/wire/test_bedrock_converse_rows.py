@@ -69,9 +69,9 @@ def test_unpaired_calls_and_results_are_repaired() -> None:
 
 
 @pytest.mark.row("T24", "T25")
-@pytest.mark.parametrize("said", [(), ("",), (" \n",)])
-def test_empty_tool_result_is_sent(said: tuple[str, ...]) -> None:
-    body, _ = sent(user("go"), assistant(A), tool(*said, answers=A.id))
+@pytest.mark.parametrize("texts", [(), ("",), (" \n",)])
+def test_empty_tool_result_is_sent(texts: tuple[str, ...]) -> None:
+    body, _ = sent(user("go"), assistant(A), tool(*texts, answers=A.id))
     answer = body["messages"][2]["content"][0]["toolResult"]
     assert all(part["text"].strip() for part in answer["content"])
 

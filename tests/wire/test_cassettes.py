@@ -69,18 +69,18 @@ def test_calls(name: str) -> None:
 
 @pytest.mark.parametrize("name", those("reasoning"))
 def test_reasoning(name: str) -> None:
-    thought, said = played(name).answers[0].content
+    thought, text_block = played(name).answers[0].content
     assert isinstance(thought, ThinkingBlock)
-    assert isinstance(said, TextBlock)
-    assert (thought.text, said.text) == ("340 and 51 make 391.", "391")
+    assert isinstance(text_block, TextBlock)
+    assert (thought.text, text_block.text) == ("340 and 51 make 391.", "391")
 
 
 @pytest.mark.parametrize("name", those("schema"))
 def test_structured_output(name: str) -> None:
     (answer,) = played(name).answers
-    (said,) = answer.content
-    assert isinstance(said, TextBlock)
-    assert json.loads(said.text)["place"] in ("Bergen", "Oslo")
+    (text_block,) = answer.content
+    assert isinstance(text_block, TextBlock)
+    assert json.loads(text_block.text)["place"] in ("Bergen", "Oslo")
 
 
 @pytest.mark.parametrize("name", those("limit"))
@@ -120,12 +120,16 @@ def test_sdk_types_accept_recorded_bodies(name: str) -> None:
 @pytest.mark.row("M-282", "M-292")
 def test_every_protocol_is_recorded_plain_and_streamed() -> None:
     """Every protocol has scenarios; a scenario without a cassette fails in the tests above."""
-    said = {(s.adapter, s.is_streamed, s.topic) for s in SCENARIOS.values() if s.server == "aimock"}
+    text_block = {
+        (s.adapter, s.is_streamed, s.topic) for s in SCENARIOS.values() if s.server == "aimock"
+    }
     wanted = {"text", "call", "two-calls", "picture", "too-often"}
     for codec in CODECS:
         name = NAMES.get(codec, codec)
         for is_streamed in (False, True):
-            assert {t for a, streamed, t in said if (a, streamed) == (name, is_streamed)} >= wanted
+            assert {
+                t for a, streamed, t in text_block if (a, streamed) == (name, is_streamed)
+            } >= wanted
 
 
 @pytest.mark.row("M-291")
@@ -156,10 +160,10 @@ def test_recorded_server_versions_are_the_pinned_ones() -> None:
 @pytest.mark.row("M-290", "M-291", "M-292")
 def test_contributing_explains_how_to_record() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add an exchange or a cassette")[2]
-    told = " ".join(page.split())
-    assert "`make cassettes`" in told
+    page_text = " ".join(page.split())
+    assert "`make cassettes`" in page_text
     for when in ("a protocol changes", "meant to send something else", "a scenario is added"):
-        assert when in told
+        assert when in page_text
     assert "\ncassettes:" in (ROOT / "Makefile").read_text()
 
 

@@ -320,8 +320,8 @@ def test_deltas_add_up_to_content(name: str, key: str) -> None:
         total.add(event)
     last = events[-1]
     assert isinstance(last, MessageComplete)
-    whole: dict[str, Any] = said(last.message.content)
-    summed = said(total.content)
+    whole: dict[str, Any] = content_facts(last.message.content)
+    summed = content_facts(total.content)
     if name not in CITING:
         assert summed["citations"] == []
         whole["citations"] = []
@@ -389,8 +389,8 @@ def test_the_next_turn_is_valid(name: str, key: str) -> None:
 
 
 def follow_up(adapter: Adapter, exchange: Exchange, answer: Message) -> None:
-    asked = user(text("And then?"))
-    wire = adapter.to_wire([asked, answer, asked], (), AdapterOptions())
+    prompt_message = user(text("And then?"))
+    wire = adapter.to_wire([prompt_message, answer, prompt_message], (), AdapterOptions())
     if exchange.dialect is None:
         judge = "gemini" if adapter.name == "vertex" else adapter.name
         assert complaints(judge, json.loads(wire.body)) == []
@@ -400,7 +400,7 @@ def check(message: Message, exchange: Exchange) -> None:
     """Compare a message with every fact that an exchange states."""
     facts = asdict(exchange.expect)
     usage = message.metadata.usage
-    found: dict[str, Any] = said(message.content) | {
+    found: dict[str, Any] = content_facts(message.content) | {
         "blocks": [block.type for block in message.content],
         "stop_reason": message.metadata.stop_reason,
         "usage": {key: getattr(usage, key) for key in facts["usage"]},
@@ -409,7 +409,7 @@ def check(message: Message, exchange: Exchange) -> None:
     assert {key: found[key] for key in stated} == stated
 
 
-def said(content: tuple[ContentBlock, ...]) -> dict[str, Any]:
+def content_facts(content: tuple[ContentBlock, ...]) -> dict[str, Any]:
     texts = [block for block in content if isinstance(block, TextBlock)]
     thoughts = [block for block in content if isinstance(block, ThinkingBlock)]
     calls = [block for block in content if isinstance(block, ToolUseBlock)]
@@ -426,8 +426,8 @@ def said(content: tuple[ContentBlock, ...]) -> dict[str, Any]:
 def shape(event: StreamEvent) -> Any:
     """Return an event without the ids that are new in every decoding."""
     message = getattr(event, "message", None)
-    told = {key: value for key, value in asdict(event).items() if key not in _NEW}
-    return type(event), told, message and without_ids(message.content)
+    event_fields = {key: value for key, value in asdict(event).items() if key not in _NEW}
+    return type(event), event_fields, message and without_ids(message.content)
 
 
 def without_ids(content: tuple[ContentBlock, ...]) -> list[ContentBlock]:

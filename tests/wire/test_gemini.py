@@ -15,11 +15,11 @@ from corpus import body_of, exchanges, needs_corpus, needs_whole_corpus, request
 from encoding import encode_request
 from gemini_build import (
     ANSWER,
-    ASKED,
     BLOB,
     CALL,
     CALLED,
     CONTEXT,
+    PROMPT_TURN,
     REQUESTS,
     RESULT,
     SIGNED,
@@ -27,8 +27,8 @@ from gemini_build import (
     answered,
     result,
     round_trip_body,
-    said,
     sent,
+    wire_turn,
 )
 from judges import complaints
 from metis import adapters
@@ -116,7 +116,7 @@ def test_recorded_requests_round_trip_for_their_host() -> None:
 
 
 def blocks_of(*parts: Any, role: str = "user") -> tuple[Any, ...]:
-    request = decode_request(body_of(sent(said(*parts, role=role))), CONTEXT)
+    request = decode_request(body_of(sent(wire_turn(*parts, role=role))), CONTEXT)
     return tuple(block for message in request.messages for block in message.content)
 
 
@@ -174,7 +174,14 @@ def test_calls_without_ids_get_stable_ids_and_results_pair_by_name_and_order() -
         {"functionResponse": {"name": name, "response": {"output": word}}}
         for name, word in (("g", "2"), ("f", "1"), ("f", "3"))
     ]
-    body = body_of(sent(ASKED, said(CALL, other, CALL, role="model"), said(*answers), ASKED))
+    body = body_of(
+        sent(
+            PROMPT_TURN,
+            wire_turn(CALL, other, CALL, role="model"),
+            wire_turn(*answers),
+            PROMPT_TURN,
+        )
+    )
     one, two = (decode_request(body, CONTEXT).messages for _ in range(2))
     calls = [block.id for block in one[1].content if isinstance(block, ToolUseBlock)]
     assert len(set(calls)) == 3
@@ -184,7 +191,13 @@ def test_calls_without_ids_get_stable_ids_and_results_pair_by_name_and_order() -
 
 @pytest.mark.row("T09", "T10")
 def test_result_answers_only_the_preceding_turn() -> None:
-    body = sent(ASKED, said(CALL, role="model"), ASKED, said(CALL, role="model"), said(RESULT))
+    body = sent(
+        PROMPT_TURN,
+        wire_turn(CALL, role="model"),
+        PROMPT_TURN,
+        wire_turn(CALL, role="model"),
+        wire_turn(RESULT),
+    )
     messages = decode_request(body_of(body), CONTEXT).messages
     ((first,), (second,)) = (calls_of(messages[1]), calls_of(messages[3]))
     assert first != second
@@ -211,8 +224,8 @@ def test_conversation_of_other_providers_is_encoded_for_gemini() -> None:
     assert json.loads(wire.body) == {
         "systemInstruction": {"parts": [{"text": "be brief"}, {"text": "and kind"}]},
         "contents": [
-            said({"text": "go"}, {"inlineData": {"mimeType": "image/png", "data": "aWY="}}),
-            said(
+            wire_turn({"text": "go"}, {"inlineData": {"mimeType": "image/png", "data": "aWY="}}),
+            wire_turn(
                 {
                     "functionCall": {"name": "f", "args": {"a": 1}},
                     "thoughtSignature": PLACEHOLDER,
@@ -220,8 +233,8 @@ def test_conversation_of_other_providers_is_encoded_for_gemini() -> None:
                 {"functionCall": {"name": "f", "args": {"a": 2}}},
                 role="model",
             ),
-            said(result({"output": "one"}), result({"output": "two"})),
-            said({"text": "and?"}),
+            wire_turn(result({"output": "one"}), result({"output": "two"})),
+            wire_turn({"text": "and?"}),
         ],
     }
     assert [(loss.change, loss.block_type) for loss in wire.losses] == [
@@ -260,7 +273,7 @@ def test_signature_is_sent_only_to_its_issuer() -> None:
     answer = read(answered(SIGNED, CALL))
     history = [user("go"), answer, *(tool("ok", answers=each) for each in calls_of(answer))]
     at_home = json.loads(adapters.get("gemini").to_wire(history).body)
-    assert at_home["contents"][1] == said(SIGNED, CALL, role="model")
+    assert at_home["contents"][1] == wire_turn(SIGNED, CALL, role="model")
     elsewhere = adapters.get("vertex").to_wire(history)
     first = json.loads(elsewhere.body)["contents"][1]["parts"][0]
     assert first["thoughtSignature"] == PLACEHOLDER
@@ -284,7 +297,7 @@ def test_parallel_calls_keep_their_signature_pattern() -> None:
     answer = decode(encode(read(answered(*parts))))
     history = [user("go"), answer, *(tool("ok", answers=each) for each in calls_of(answer))]
     wire = adapters.get("gemini").to_wire(history)
-    assert json.loads(wire.body)["contents"][1] == said(*parts, role="model")
+    assert json.loads(wire.body)["contents"][1] == wire_turn(*parts, role="model")
     assert wire.losses == []
 
 
@@ -318,7 +331,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "snake case": {
         "candidates": [
             {
-                "content": said({"function_call": {"name": "f", "args": {}}}, role="model"),
+                "content": wire_turn({"function_call": {"name": "f", "args": {}}}, role="model"),
                 "finish_reason": "STOP",
             }
         ],
@@ -525,7 +538,7 @@ def test_grounding_becomes_citations_of_the_text() -> None:
     assert json.loads(encode_response(decode(encode(message)), CONTEXT)) == wire
     home = adapters.get("gemini").to_wire([user("?"), message, user("more")])
     assert home.losses == []
-    assert json.loads(home.body)["contents"][1] == said({"text": "Zoë: warm."}, role="model")
+    assert json.loads(home.body)["contents"][1] == wire_turn({"text": "Zoë: warm."}, role="model")
 
 
 @pytest.mark.row("G-015", "G-016")
@@ -552,7 +565,9 @@ def test_foreign_results_use_output_and_error_keys() -> None:
 @pytest.mark.row("G-013", "G-016")
 def test_error_and_object_results_are_decoded() -> None:
     def meaning(response: Any) -> tuple[Any, bool]:
-        messages = decode_request(body_of(sent(ASKED, CALLED, said(result(response)))), CONTEXT)
+        messages = decode_request(
+            body_of(sent(PROMPT_TURN, CALLED, wire_turn(result(response)))), CONTEXT
+        )
         block = messages.messages[2].content[0]
         assert isinstance(block, ToolResultBlock)
         return [inner.text for inner in block.content if isinstance(inner, TextBlock)], (
@@ -567,27 +582,29 @@ def test_error_and_object_results_are_decoded() -> None:
 
 
 def test_changed_result_is_encoded_without_original_form() -> None:
-    request = decode_request(body_of(sent(ASKED, CALLED, said(result({"z": 1})))), CONTEXT)
+    request = decode_request(
+        body_of(sent(PROMPT_TURN, CALLED, wire_turn(result({"z": 1})))), CONTEXT
+    )
     *before, answer = request.messages
     block = answer.content[0]
     assert isinstance(block, ToolResultBlock)
     changed = replace(answer, content=(replace(block, content=(text("other"),)),))
     body = json.loads(encode_request(CODEC, [*before, changed], (), request.options))
-    assert body["contents"][2] == said(result({"output": "other"}))
+    assert body["contents"][2] == wire_turn(result({"output": "other"}))
 
 
 def test_changed_part_is_encoded_without_original_form() -> None:
-    request = decode_request(body_of(sent(said({**TEXT, "partMetadata": {"x": 1}}))), CONTEXT)
+    request = decode_request(body_of(sent(wire_turn({**TEXT, "partMetadata": {"x": 1}}))), CONTEXT)
     changed = replace(request.messages[0], content=(text("other"),))
     body = json.loads(encode_request(CODEC, [changed], (), request.options))
-    assert body["contents"] == [said({"text": "other"})]
+    assert body["contents"] == [wire_turn({"text": "other"})]
 
 
 def test_generated_images_are_sent_back_with_signature() -> None:
     part = {**BLOB, "thoughtSignature": "MQ=="}
     message = decode(encode(read(answered(part))))
     wire = adapters.get("gemini").to_wire([user("draw"), message, user("bluer")])
-    assert json.loads(wire.body)["contents"][1] == said(part, role="model")
+    assert json.loads(wire.body)["contents"][1] == wire_turn(part, role="model")
     assert wire.losses == []
     other = adapters.get("anthropic").to_wire([user("draw"), message, user("bluer")])
     assert [loss.block_type for loss in other.losses] == ["thinking", "artifact"]
@@ -651,13 +668,13 @@ def test_foreign_cache_hints_are_omitted() -> None:
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": [marked]}]}
     request = adapters.get("anthropic").from_wire_request(body, CONTEXT)
     wire = adapters.get("gemini").to_wire(request.messages, (), AdapterOptions())
-    assert json.loads(wire.body) == sent(said({"text": "long"}))
+    assert json.loads(wire.body) == sent(wire_turn({"text": "long"}))
 
 
 def test_signature_of_removed_part_is_still_sent_back() -> None:
     lone = ThinkingBlock("", "MQ==", format="signature_on_next", issuer="gemini")
     body = json.loads(encode_request(CODEC, [user("x"), assistant(lone)], (), AdapterOptions()))
-    assert body["contents"][1] == said({"text": "", "thoughtSignature": "MQ=="}, role="model")
+    assert body["contents"][1] == wire_turn({"text": "", "thoughtSignature": "MQ=="}, role="model")
 
 
 JSON = st.recursive(
@@ -690,7 +707,11 @@ def test_any_json_gives_a_value_or_a_typed_error(value: Any) -> None:
     for body in (
         value,
         {"contents": value, "tools": value, "generationConfig": value, "toolConfig": value},
-        sent(said(value), said(value, value, role="model"), said({"functionResponse": value})),
+        sent(
+            wire_turn(value),
+            wire_turn(value, value, role="model"),
+            wire_turn({"functionResponse": value}),
+        ),
     ):
         with contextlib.suppress(MetisError):
             decode_request(body_of(body), CONTEXT)
@@ -701,8 +722,16 @@ def test_any_json_gives_a_value_or_a_typed_error(value: Any) -> None:
 
 @pytest.mark.row("M-008", "T210")
 @given(st.lists(SHAPED, max_size=3), st.lists(SHAPED, max_size=3))
-def test_any_parts_round_trip(asked: list[Any], answered: list[Any]) -> None:
-    body = json.loads(body_of(sent(said(*asked), said(*answered, role="model"), said(*asked))))
+def test_any_parts_round_trip(prompt_parts: list[Any], answered: list[Any]) -> None:
+    body = json.loads(
+        body_of(
+            sent(
+                wire_turn(*prompt_parts),
+                wire_turn(*answered, role="model"),
+                wire_turn(*prompt_parts),
+            )
+        )
+    )
     try:
         again = round_trip_body(body)
     except MetisError:
@@ -745,7 +774,9 @@ def test_deep_nesting_gives_a_value_or_a_typed_error(depth: int) -> None:
 
 def test_roles_of_a_request() -> None:
     messages = decode_request(
-        body_of(sent(ASKED, CALLED, said(RESULT, TEXT), systemInstruction={"parts": [TEXT]})),
+        body_of(
+            sent(PROMPT_TURN, CALLED, wire_turn(RESULT, TEXT), systemInstruction={"parts": [TEXT]})
+        ),
         CONTEXT,
     ).messages
     assert [m.role for m in messages] == [

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from build import user
 from corpus import body_of
 from encoding import encode_request
-from gemini_build import ASKED, CONTEXT, DECLARED, REQUESTS, round_trip_body, sent
+from gemini_build import CONTEXT, DECLARED, PROMPT_TURN, REQUESTS, round_trip_body, sent
 from judges import complaints
 from metis import adapters
 from metis.canonical import (
@@ -102,7 +102,7 @@ def test_the_dialect_of_schemas_is_read_as_json_schema(number: int) -> None:
 def test_tools_in_the_dialect_move_to_other_providers() -> None:
     dialect = {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}}
     declared = {"name": "f", "description": "Does it.", "parameters": dialect}
-    body = sent(ASKED, tools=[{"function_declarations": [declared]}, {"googleSearch": {}}])
+    body = sent(PROMPT_TURN, tools=[{"function_declarations": [declared]}, {"googleSearch": {}}])
     request = adapters.get("gemini").from_wire_request(body, CONTEXT)
     assert request.tools == (TOOL,)
     wire = adapters.get("anthropic").to_wire(
@@ -121,7 +121,7 @@ def test_unmapped_keys_of_declaration_round_trip_and_are_lost_elsewhere() -> Non
     second = {"name": "g", "responseJsonSchema": {"type": "object"}}
     both: dict[str, Any] = {"functionDeclarations": [first, second], "googleSearch": {}}
     gemini = adapters.get("gemini")
-    request = gemini.from_wire_request(sent(ASKED, tools=[both]), CONTEXT)
+    request = gemini.from_wire_request(sent(PROMPT_TURN, tools=[both]), CONTEXT)
     same = gemini.to_wire(request.messages, request.tools, request.options)
     assert json.loads(same.body)["tools"] == [both]
     assert same.losses == []
@@ -213,7 +213,7 @@ CHOICES: list[tuple[dict[str, Any], ToolChoice | None]] = [
 @pytest.mark.row("T113")
 @pytest.mark.parametrize(("wire", "expected"), CHOICES)
 def test_tool_choice_modes(wire: dict[str, Any], expected: ToolChoice | None) -> None:
-    body = sent(ASKED, tool_config={"function_calling_config": wire})
+    body = sent(PROMPT_TURN, tool_config={"function_calling_config": wire})
     assert decode_request(body_of(body), CONTEXT).options.tool_choice == expected
     assert round_trip_body(body) == body
 
@@ -361,8 +361,8 @@ def test_retry_delay_is_read_from_body_and_daily_quota_is_not_retried() -> None:
     wire = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "x"}}
     short = decode_error({"error": {**wire["error"], "details": [retry]}})
     assert (short.retry_after_s, short.is_retryable, short.status) == (45.837906927, True, 429)
-    told = decode_error({"error": {**wire["error"], "message": "Please retry in 7.5s."}})
-    assert told.retry_after_s == 7.5
+    decoded_error = decode_error({"error": {**wire["error"], "message": "Please retry in 7.5s."}})
+    assert decoded_error.retry_after_s == 7.5
     quota = {"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}
     daily = decode_error({"error": {**wire["error"], "details": [retry, quota]}})
     assert not daily.is_retryable

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from build import assistant, call, thinking, usage
 from corpus import body_of, exchanges, needs_corpus, needs_whole_corpus, streams
-from gemini_build import ANSWER, CALL, CONTEXT, SIGNED, TEXT, answered, said
+from gemini_build import ANSWER, CALL, CONTEXT, SIGNED, TEXT, answered, wire_turn
 from metis import adapters
 from metis.canonical import (
     Message,
@@ -46,7 +46,7 @@ CORPUS = "gemini"
 
 def chunk(*parts: Any, finish: str | None = None, **keys: Any) -> dict[str, Any]:
     """Return a chunk of a stream; keyword arguments are keys of the candidate."""
-    candidate: dict[str, Any] = {"content": said(*parts, role="model"), "index": 0, **keys}
+    candidate: dict[str, Any] = {"content": wire_turn(*parts, role="model"), "index": 0, **keys}
     if finish:
         candidate["finishReason"] = finish
     return {**ANSWER, "candidates": [candidate]}
@@ -233,15 +233,18 @@ def assert_adds_up(events: list[StreamEvent], message: Message) -> None:
     for event in events:
         summed.add(event)
     assert len(summed.content) == len(message.content)
-    for mine, theirs in zip(summed.content, message.content, strict=True):
-        match theirs:
+    for mine, expected_block in zip(summed.content, message.content, strict=True):
+        match expected_block:
             case TextBlock():
-                assert mine == TextBlock(theirs.text)
+                assert mine == TextBlock(expected_block.text)
             case ThinkingBlock():
                 assert isinstance(mine, ThinkingBlock)
-                assert (mine.text, mine.signature) == (theirs.text, theirs.signature)
+                assert (mine.text, mine.signature) == (
+                    expected_block.text,
+                    expected_block.signature,
+                )
             case _:
-                assert mine == theirs
+                assert mine == expected_block
 
 
 @needs_whole_corpus
@@ -371,8 +374,8 @@ def test_truncated_call_is_kept_as_incomplete() -> None:
 
 
 def test_text_after_an_unfinished_call_ends_the_call() -> None:
-    begun = {"functionCall": {"name": "f", "willContinue": True}}
-    _, message = events_of([sse(chunk(begun), chunk(TEXT, finish="STOP"))])
+    open_call = {"functionCall": {"name": "f", "willContinue": True}}
+    _, message = events_of([sse(chunk(open_call), chunk(TEXT, finish="STOP"))])
     assert [block.type for block in message.content] == ["tool_use", "text"]
 
 

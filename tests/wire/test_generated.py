@@ -100,22 +100,22 @@ def test_no_silent_loss(name: str, messages: list[Message]) -> None:
     before = [encode(message) for message in messages]
     wire = adapters.get(name).to_wire(messages)
     assert [encode(message) for message in messages] == before
-    said = set(strings(json.loads(wire.body)))
+    sent_texts = set(strings(json.loads(wire.body)))
     for message in messages:
         for index, block in enumerate(message.content):
-            told = is_reported_loss(message, index, wire.losses)
-            assert told or is_sent(block, said), (message.role, block)
+            facts = is_reported_loss(message, index, wire.losses)
+            assert facts or is_sent(block, sent_texts), (message.role, block)
 
 
-def is_sent(block: ContentBlock, said: set[str]) -> bool:
+def is_sent(block: ContentBlock, sent_texts: set[str]) -> bool:
     """Return whether a block was sent; thinking is sent only to its issuer."""
     match block:
         case ThinkingBlock():
-            return block.text in said and block.signature in said
+            return block.text in sent_texts and block.signature in sent_texts
         case RedactedThinkingBlock():
-            return block.data in said
+            return block.data in sent_texts
         case _:
-            return is_carried(block, said)
+            return is_carried(block, sent_texts)
 
 
 @pytest.mark.row("T176")
@@ -197,11 +197,11 @@ def test_encoded_request_can_be_decoded_and_sent_to_any_provider(
 def answers(draw: st.DrawFn) -> Message:
     """Draw a response: thinking, a text and calls, each optional."""
     content: list[ContentBlock] = []
-    said = st.text(min_size=1, max_size=20)
+    sent_texts = st.text(min_size=1, max_size=20)
     if draw(st.booleans()):
-        content.append(ThinkingBlock(draw(said), "c2ln"))
+        content.append(ThinkingBlock(draw(sent_texts), "c2ln"))
     if draw(st.booleans()):
-        content.append(TextBlock(draw(said)))
+        content.append(TextBlock(draw(sent_texts)))
     calls = range(draw(st.integers(0 if content else 1, 2)))
     content += [ToolUseBlock(tool_id(n), "f", draw(json_objects(simple=True))) for n in calls]
     return assistant(*content)
@@ -231,18 +231,18 @@ def test_streamed_response_round_trip(name: str, answer: Message, size: int) -> 
 
 def essence(content: tuple[ContentBlock, ...]) -> list[Any]:
     """Return the part of a response that every protocol can express."""
-    told: list[Any] = []
+    facts: list[Any] = []
     for block in content:
         match block:
             case ThinkingBlock(text=""):
                 pass  # Gemini sends a signature without text as a separate part
             case ThinkingBlock() | TextBlock():
-                told.append((block.type, block.text))
+                facts.append((block.type, block.text))
             case ToolUseBlock():
-                told.append((block.type, block.name, block.input))
+                facts.append((block.type, block.name, block.input))
             case _:
-                told.append(block)
-    return told
+                facts.append(block)
+    return facts
 
 
 def events(answer: Message) -> Iterator[StreamEvent]:

@@ -81,9 +81,9 @@ def is_shown(turn: Any) -> bool:
 def test_late_instruction_joins_user_turn(name: str, *, is_first: bool) -> None:
     (turn,) = sent(name, user("go"), note(is_first=is_first))
     assert turn["role"] == "user"
-    said = "".join(texts_of(turn))
-    assert f"{NOTE}\n" in said
-    assert (said.index(NOTE) < said.index("go")) is is_first
+    turn_text = "".join(texts_of(turn))
+    assert f"{NOTE}\n" in turn_text
+    assert (turn_text.index(NOTE) < turn_text.index("go")) is is_first
     if name != "ollama":
         assert f"{NOTE}\n" in texts_of(turn)
         assert is_shown(turn)
@@ -96,10 +96,10 @@ def test_late_instruction_joins_preceding_tool_result(name: str, *, is_first: bo
     talk = [user("ask"), assistant(A, B), tool("one", answers=A.id), note(is_first=is_first)]
     turns = sent(name, *talk, tool("two", answers=B.id))
     (turn,) = [turn for turn in turns if f"{NOTE}\n" in "".join(texts_of(turn))]
-    said = "".join(texts_of(_result_in(turn)))
-    assert f"{NOTE}\n" in said
-    assert "two" not in said
-    assert (said.index(NOTE) < said.index("one")) is is_first
+    turn_text = "".join(texts_of(_result_in(turn)))
+    assert f"{NOTE}\n" in turn_text
+    assert "two" not in turn_text
+    assert (turn_text.index(NOTE) < turn_text.index("one")) is is_first
     if name != "ollama":
         assert is_shown(turns)
 
@@ -130,14 +130,14 @@ def test_late_instruction_after_response_keeps_its_place(name: str) -> None:
 def test_instruction_role_is_not_sent_after_first_turn(
     name: str, talk: list[Message], data: st.DataObject
 ) -> None:
-    told = list(_with_notes(talk, data))
-    body = json.loads(adapters.get(name).to_wire(told).body)
+    notes_in_talk = list(_with_notes(talk, data))
+    body = json.loads(adapters.get(name).to_wire(notes_in_talk).body)
     assert "developer" not in {turn.get("role") for turn in turns_of(body)}
-    said = "".join(strings(body))
-    for message in told:
+    turn_text = "".join(strings(body))
+    for message in notes_in_talk:
         if message.role is Role.DEVELOPER:
             (text,) = (block.text for block in message.content if isinstance(block, TextBlock))
-            assert said.count(text) == 1
+            assert turn_text.count(text) == 1
     if name in ADAPTERS:
         assert complaints(name, body) == []
 

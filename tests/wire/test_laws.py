@@ -137,8 +137,8 @@ def test_unknown_key_changes_nothing_else(name: str) -> None:
     for key, body, usual, _ in decoded(name):
         strange = body | {"x_nobody_knows": 1}
         other = adapter.from_wire_request(strange, CONTEXT)
-        said = [(message.role, message.content) for message in usual.messages]
-        assert said == [(message.role, message.content) for message in other.messages], key
+        sent_texts = [(message.role, message.content) for message in usual.messages]
+        assert sent_texts == [(message.role, message.content) for message in other.messages], key
         wire = adapter.to_wire(other.messages, other.tools, other.options)
         assert json.loads(wire.body) == strange, key
 
@@ -181,11 +181,13 @@ def test_no_silent_loss_of_response_format(source: str, target: str) -> None:
         found = adapters.get(target).from_wire_request(wire.body, CONTEXT).options.output
         loss_paths = {loss.path for loss in wire.losses}
         assert found is not None or "$.output" in loss_paths, key
-        said = set(strings(json.loads(wire.body)))
+        sent_texts = set(strings(json.loads(wire.body)))
         for place in ("name", "description"):
             part = getattr(wanted, place)
             assert (
-                not part or any(part in text for text in said) or f"$.output.{place}" in loss_paths
+                not part
+                or any(part in text for text in sent_texts)
+                or f"$.output.{place}" in loss_paths
             )
         if "$.output" in loss_paths or found is None:
             continue
@@ -222,23 +224,23 @@ def strings(value: Any) -> Iterator[str]:
             return
 
 
-def is_carried(block: ContentBlock, said: set[str]) -> bool:
+def is_carried(block: ContentBlock, sent_texts: set[str]) -> bool:
     match block:
         case TextBlock():
-            return not block.text or any(block.text in text for text in said)
+            return not block.text or any(block.text in text for text in sent_texts)
         case ToolUseBlock():
-            return block.name in said and set(strings(block.input)) <= said
+            return block.name in sent_texts and set(strings(block.input)) <= sent_texts
         case ToolResultBlock():
-            return all(is_carried(inner, said) for inner in block.content)
+            return all(is_carried(inner, sent_texts) for inner in block.content)
         case ImageBlock():
-            return any(block.source.data in text for text in said)
+            return any(block.source.data in text for text in sent_texts)
         case OpaqueBlock(kind="additional_tools"):
             # Tools defined by a message are sent among the tools of the request.
-            return {tool["name"] for tool in json.loads(bytes(block.raw))["tools"]} <= said
+            return {tool["name"] for tool in json.loads(bytes(block.raw))["tools"]} <= sent_texts
         case _:
             data = getattr(getattr(block, "source", None), "data", None)
             return data is not None and any(
-                one in text for one in media_encodings(data) for text in said
+                one in text for one in media_encodings(data) for text in sent_texts
             )
 
 
@@ -285,8 +287,8 @@ def is_reported_loss(message: Message, index: int, losses: list[Loss]) -> bool:
     ],
 )
 def test_validators_refuse_invalid_requests(target: str, damage: dict[str, Any]) -> None:
-    asked: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
-    good: dict[str, Any] = {"model": "m", ADAPTERS[target].turns: asked}
+    prompt_messages: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+    good: dict[str, Any] = {"model": "m", ADAPTERS[target].turns: prompt_messages}
     if target == "anthropic":
         good["max_tokens"] = 9
     if target == "bedrock-converse":

@@ -1,4 +1,4 @@
-"""Streams that say a little more, less or the same again: the text stays in its order."""
+"""Streams with extra, missing or repeated events: the text keeps its order."""
 
 import json
 from typing import Any
@@ -40,8 +40,8 @@ def without(event: dict[str, Any], key: str) -> dict[str, Any]:
 
 def read(name: str, *events: dict[str, Any]) -> tuple[list[StreamEvent], Message]:
     decoder = adapters.get(name).stream_decoder()
-    told = [decoder.feed(b"data: %b\n\n" % json.dumps(event).encode()) for event in events]
-    return [*(event for each in told for event in each), *decoder.finish()], decoder.message
+    collected = [decoder.feed(b"data: %b\n\n" % json.dumps(event).encode()) for event in events]
+    return [*(event for each in collected for event in each), *decoder.finish()], decoder.message
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def read(name: str, *events: dict[str, Any]) -> tuple[list[StreamEvent], Message
 )
 def test_an_odd_delta_stands_in_its_place(odd: dict[str, Any]) -> None:
     events, message = read("anthropic", START, TEXT, delta("one "), odd, delta("three"), STOP, *END)
-    told = "".join(event.text for event in events if isinstance(event, TextDelta))
-    assert told == "one two three"
+    collected = "".join(event.text for event in events if isinstance(event, TextDelta))
+    assert collected == "one two three"
     block = message.content[0]
     assert isinstance(block, TextBlock)
     assert block.text == "one two three"
@@ -88,14 +88,14 @@ def test_text_before_the_start_of_a_response_is_not_replaced_by_it() -> None:
     assert [block.text for block in message.content if isinstance(block, TextBlock)] == ["shown"]
 
 
-def test_a_call_that_ends_twice_is_told_once() -> None:
+def test_call_that_ends_twice_is_reported_once() -> None:
     begin = {"type": "content_block_start", "index": 0, "content_block": CALL}
     events, message = read("anthropic", START, begin, STOP, STOP, *END)
     assert len([event for event in events if isinstance(event, ToolUseEnd)]) == 1
     assert len(message.content) == 1
 
 
-def test_an_item_that_is_done_twice_is_told_once() -> None:
+def test_item_that_is_done_twice_is_reported_once() -> None:
     item = {
         "type": "function_call",
         "id": "fc_1",
@@ -110,10 +110,14 @@ def test_an_item_that_is_done_twice_is_told_once() -> None:
     assert len([block for block in message.content if isinstance(block, ToolUseBlock)]) == 1
 
 
-def test_words_and_thoughts_of_one_index_are_items_of_their_own() -> None:
+def test_text_and_thinking_of_one_index_are_separate_items() -> None:
     encoder = adapters.get("openai-responses").stream_encoder()
-    said = (ThinkingDelta("m", 0, "hm"), TextDelta("m", 0, "yes"), ThinkingDelta("m", 0, "more"))
-    written = b"".join(map(encoder.encode, said))
+    expected_deltas = (
+        ThinkingDelta("m", 0, "hm"),
+        TextDelta("m", 0, "yes"),
+        ThinkingDelta("m", 0, "more"),
+    )
+    written = b"".join(map(encoder.encode, expected_deltas))
     bodies = [
         json.loads(line.removeprefix(b"data: "))
         for line in written.splitlines()

@@ -64,8 +64,8 @@ def requests(protocol: str, cases: int) -> list[dict[str, Any]]:
 
 
 def responses(protocol: str, cases: int) -> list[dict[str, Any]]:
-    told = exchange.handwritten(protocol).values()
-    written = [each.response for each in told if not each.is_failure]
+    exchanges = exchange.handwritten(protocol).values()
+    written = [each.response for each in exchanges if not each.is_failure]
     recorded = [
         each["response"] for each in corpus.responses(protocol) if (each["status"] or 200) < 400
     ]
@@ -88,8 +88,8 @@ def check_all(adapter: Adapter, recordings: Iterable[Recording]) -> None:
 
 def streams(protocol: str, cases: int) -> list[bytes]:
     """Yield streams with one event changed, missing or duplicated."""
-    told = exchange.handwritten(protocol).values()
-    whole = [each for each in told if each.stream and each.framing == "events"]
+    exchanges = exchange.handwritten(protocol).values()
+    whole = [each for each in exchanges if each.stream and each.framing == "events"]
     if not whole:
         return []
     bodies = [event for each in whole for event in each.stream or () if isinstance(event, dict)]

@@ -930,13 +930,13 @@ FUNCTION = {"name": "f", "arguments": "{}"}
     ],
 )
 def test_client_call_without_id_or_name_is_preserved(entry: dict[str, Any], kind: str) -> None:
-    said = {"role": "assistant", "content": "so", "tool_calls": [entry]}
-    turns = [{"role": "user", "content": "q"}, said, {"role": "user", "content": "on"}]
+    wire_message = {"role": "assistant", "content": "so", "tool_calls": [entry]}
+    turns = [{"role": "user", "content": "q"}, wire_message, {"role": "user", "content": "on"}]
     client = adapters.get("openai")
     context = RequestContext(session_id="sess_1")
     messages = client.from_wire_request({"model": "m", "messages": turns}, context).messages
     assert [block.type for block in messages[1].content] == ["text", kind]
-    assert json.loads(client.to_wire(messages).body)["messages"][1] == said
+    assert json.loads(client.to_wire(messages).body)["messages"][1] == wire_message
     other = adapters.get("anthropic").to_wire(messages)
     parts = json.loads(other.body)["messages"][1]["content"]
     if kind == "tool_use":

@@ -211,9 +211,13 @@ def without_ids(value: Any) -> Any:
 
 def foreign(name: str, body: bytes) -> set[str]:
     """Return the signatures and ids of other providers in a request."""
-    said = body.decode()
+    body_text = body.decode()
     return {
-        one for other, all_ in ISSUED.items() if other != name for one in all_ if f'"{one}"' in said
+        one
+        for other, all_ in ISSUED.items()
+        if other != name
+        for one in all_
+        if f'"{one}"' in body_text
     }
 
 

@@ -52,11 +52,11 @@ def test_requests_round_trip_with_every_key(protocol: str) -> None:
 def test_responses_round_trip_with_every_key(protocol: str) -> None:
     drawn = {seed: draw_response(protocol, seed) for seed in SEEDS}
     # The Gemini SDK's type accepts an empty response, which no server sends.
-    told = ("candidates", "promptFeedback", "usageMetadata")
+    response_keys = ("candidates", "promptFeedback", "usageMetadata")
     broken = {
         seed: faults(protocol, response=body)
         for seed, body in drawn.items()
-        if protocol != "gemini" or any(body.get(key) for key in told)
+        if protocol != "gemini" or any(body.get(key) for key in response_keys)
     }
     assert {seed: found for seed, found in broken.items() if found} == {}
 

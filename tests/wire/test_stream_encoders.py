@@ -77,8 +77,8 @@ def test_failed_or_cancelled_response_has_no_normal_stop_reason(
     last = read(name, write(name, START, HI, ended(reason)))[-1]
     assert isinstance(last, StreamError)
     body = json.loads(adapters.get(name).to_wire_response(ended(reason).message))
-    told = end_of(name, body)
-    assert told in (None, "error")
+    encoded_reason = end_of(name, body)
+    assert encoded_reason in (None, "error")
 
 
 @pytest.mark.row("T164")
@@ -90,8 +90,8 @@ def test_response_cancelled_later_has_no_normal_stop_reason(name: str) -> None:
     message = decoder.message
     metadata = replace(message.metadata, stop_reason=StopReason.CANCELLED)
     body = json.loads(adapter.to_wire_response(replace(message, metadata=metadata)))
-    told = end_of(name, body)
-    assert told in (None, "error")
+    encoded_reason = end_of(name, body)
+    assert encoded_reason in (None, "error")
 
 
 @pytest.mark.row("T131", "T164")
@@ -102,8 +102,8 @@ def test_unknown_stop_reason_is_not_encoded_as_stop(name: str, reason: StopReaso
     assert isinstance(last, MessageComplete)
     assert last.stop_reason is StopReason.UNKNOWN
     body = json.loads(adapters.get(name).to_wire_response(ended(reason).message))
-    told = end_of(name, body)
-    assert told is None
+    encoded_reason = end_of(name, body)
+    assert encoded_reason is None
 
 
 @pytest.mark.row("T158")
@@ -156,15 +156,15 @@ def test_event_after_end_is_refused(name: str) -> None:
 @pytest.mark.row("T32")
 @pytest.mark.parametrize("name", NAMES)
 def test_invalid_arguments_are_encoded_unchanged(name: str) -> None:
-    asked = call("f", tool_id())
+    tool_call = call("f", tool_id())
     invalid = InvalidInput('{"a":', "unexpected end")
     events = read(
         name,
         write(
             name,
             START,
-            ToolUseStart("01", 0, asked.id, "f"),
-            ToolUseEnd("01", 0, asked.id, {}, invalid),
+            ToolUseStart("01", 0, tool_call.id, "f"),
+            ToolUseEnd("01", 0, tool_call.id, {}, invalid),
             ended(StopReason.TOOL_USE),
         ),
     )

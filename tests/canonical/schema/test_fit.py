@@ -172,8 +172,12 @@ def test_enum_numbers_become_strings_and_limits_integers() -> None:
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openai-responses", "azure"])
 def test_root_union_is_merged_into_one_object(name: str) -> None:
     wire = sent(name, tool(UNION))
-    (told,) = json.loads(wire.body)["tools"]
-    schema = told.get("input_schema") or told.get("parameters") or told["function"]["parameters"]
+    (fitted_tool,) = json.loads(wire.body)["tools"]
+    schema = (
+        fitted_tool.get("input_schema")
+        or fitted_tool.get("parameters")
+        or fitted_tool["function"]["parameters"]
+    )
     assert schema["type"] == "object"
     assert not {"anyOf", "oneOf", "allOf", "$ref"} & schema.keys()
     assert schema["properties"] == {
@@ -201,8 +205,8 @@ def test_root_all_of_requires_every_part() -> None:
 @pytest.mark.row("T107")
 def test_a_call_is_checked_against_the_schema_that_the_tool_has() -> None:
     own = tool({"type": "object", "properties": {"n": {"type": "integer", "enum": [1]}}})
-    told, _ = fit_tool_schema(own.input_schema, NARROW)
-    assert told["properties"]["n"]["enum"] == ["1"]
+    fitted_tool, _ = fit_tool_schema(own.input_schema, NARROW)
+    assert fitted_tool["properties"]["n"]["enum"] == ["1"]
     assert ToolSet([own]).check_input("f", {"n": "1"})
     assert not ToolSet([own]).check_input("f", {"n": 1})
 

@@ -97,10 +97,10 @@ def test_write_is_shown_as_diff_with_warning_for_config_files(tmp_path: Path) ->
 
 
 def test_session_approval_does_not_cover_startup_and_config_files() -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     async def ask(question: Question) -> Answer:
-        asked.append(question.call.input["path"])
+        questions.append(question.call.input["path"])
         return Answer(Verdict.ALLOW_FOR_SESSION)
 
     confirmation = Confirmation(ask)
@@ -110,4 +110,4 @@ def test_session_approval_does_not_cover_startup_and_config_files() -> None:
             await confirmation.require(_question(WriteFile, path=path, content=""))
 
     asyncio.run(write("a.py", "b.py", ".envrc", "c.py", ".envrc"))
-    assert asked == ["a.py", ".envrc", ".envrc"]
+    assert questions == ["a.py", ".envrc", ".envrc"]
