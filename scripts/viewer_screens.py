@@ -1,17 +1,21 @@
 """Make the images of the viewer in docs/screens: real pages of a small store, in a real browser.
 
-    python scripts/viewer_screens.py
+    python scripts/viewer_screens.py [DIRECTORY]
 
-Needs Debian's `chromium`. The store is made here, so that the pictures show nobody's conversations.
+With a directory it writes every page there in light and dark, 400 and 1,400 pixels wide, to be
+looked at. Needs Debian's `chromium`. The store is made here, so that the pictures show nobody's
+conversations.
 """
 
 import asyncio
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,6 +26,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from metis import store as stores  # noqa: E402 - after the path
 from metis.canonical import (  # noqa: E402
+    Message,
     Role,
     TextBlock,
     ThinkingBlock,
@@ -30,11 +35,12 @@ from metis.canonical import (  # noqa: E402
     new_tool_use_id,
 )
 from viewer_data import MODEL as SONNET  # noqa: E402
-from viewer_data import Part, add_messages, answered  # noqa: E402
+from viewer_data import Part, add_messages, answered, message, wire_body  # noqa: E402
 
 SCREENS = ROOT / "docs" / "screens"
 GPT = "openai:gpt-5"
 ANSWER = "The cache expires on Sunday:\n\n- keep it for 8 days\n- or warm it"
+TOOLS = [{"name": "read_file", "input_schema": {"type": "object"}}]
 REASON = "set for the session by the user"
 TITLES = (
     "Why does the nightly build fail on Mondays?",
@@ -82,11 +88,7 @@ async def fill(url: str) -> tuple[str, str]:
                 ),
                 (
                     Role.ASSISTANT,
-                    (
-                        TextBlock(
-                            "The cache expires on Sunday:\n\n- keep it for 8 days\n- or warm it"
-                        ),
-                    ),
+                    (TextBlock(ANSWER),),
                     answered(
                         model,
                         cost=f"0.0{number + 2}1",
@@ -96,8 +98,47 @@ async def fill(url: str) -> tuple[str, str]:
                 ),
             ]
             messages = await add_messages(store, session.id, at, parts)
-            first, last = (first, last) if number else (session.id, messages[-1].id)
+            history: list[dict[str, object]] = []
+            for one in messages:
+                if one.role is Role.ASSISTANT:
+                    request = {"model": SONNET, "max_tokens": 8192, "tools": TOOLS}
+                    body = json.dumps({**request, "messages": history}, separators=(",", ":"))
+                    store.add_wire_bodies([wire_body(one, body.encode())])
+                texts = [b.text for b in one.content if isinstance(b, TextBlock)] or ["build.log"]
+                history.append({"role": str(one.role), "content": " ".join(texts)})
+            if not number:
+                first, last = session.id, messages[-1].id
+                await add_branches(store, messages, at)
     return first, last
+
+
+async def add_branches(store: stores.Store, messages: Sequence[Message], at: datetime) -> None:
+    """Ask the first prompt otherwise, fork the conversation, and go on."""
+    session_id, start = messages[0].session_id, messages[0].id
+    other = message(
+        session_id,
+        Role.USER,
+        TextBlock("Only the last three runs matter."),
+        at=at + timedelta(minutes=1),
+        parents=(start,),
+    )
+    reply = message(
+        session_id,
+        Role.ASSISTANT,
+        TextBlock("All three miss the cache of Sunday."),
+        at=at + timedelta(minutes=1, seconds=5),
+        **answered(GPT, cost="0.004", reason=REASON, **usage(3000)),
+    )
+    back = message(
+        session_id,
+        Role.USER,
+        TextBlock("Keep it for 8 days, then."),
+        at=at + timedelta(minutes=2),
+        parents=(messages[-1].id,),
+    )
+    for one in (other, reply, back):
+        await store.append(one)
+    await store.fork(session_id, at=messages[1].id)
 
 
 def main() -> int:
@@ -114,40 +155,68 @@ def main() -> int:
                 assert server.stdout is not None  # noqa: S101 - a pipe
                 found = re.search(r"http://\S+", server.stdout.readline())
                 assert found is not None  # noqa: S101 - the first line is the address
-                shoot(found.group(), session, response_id)
+                shoot(found.group(), session, response_id, sys.argv[1:])
             finally:
                 server.terminate()
     return 0
 
 
-def shoot(address: str, session: str, response_id: str) -> None:
-    """Open each page and write its image."""
+def shoot(address: str, session: str, response_id: str, directories: Sequence[str]) -> None:
+    """Open each page and write its image; with a directory, all of them in every form."""
     root = address.partition("?")[0]
     pages = {
         "list": "",
         "conversation": f"s/{session}",
         "turn": f"s/{session}/turn?at={response_id}",
+        "bytes": f"s/{session}/bytes?at={response_id}&form=pretty",
+        "tree": f"s/{session}/tree",
         "requests": f"s/{session}/requests?at={response_id}",
         "losses": f"s/{session}/losses",
+        "what-if": f"s/{session}/what-if",
         "cost": "cost",
+        "speed": "speed",
     }
+    others = {
+        "raw": f"s/{session}/bytes?at={response_id}",
+        "replay": f"s/{session}/replay?at={response_id}",
+        "resume": f"s/{session}/resume",
+        "export": f"s/{session}/export",
+        "search": "?q=cache",
+        "sql": "sql?sql=select+model,+count(*)+from+calls+group+by+1",
+    }
+    # Both schemes and both widths are in the docs, one of them for each page.
+    wanted = [
+        (
+            SCREENS / f"viewer-{name}.png",
+            path,
+            "dark" if name in ("conversation", "losses", "tree") else "light",
+            400 if name == "turn" else 1400,
+        )
+        for name, path in pages.items()
+    ]
+    if directories:
+        wanted = [
+            (Path(directories[0]) / f"{name}-{scheme}-{width}.png", path, scheme, width)
+            for name, path in {**pages, **others}.items()
+            for scheme in ("light", "dark")
+            for width in (400, 1400)
+        ]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        for name, path in pages.items():
-            # Both schemes and both widths are in the docs, one of them for each page.
-            scheme = "dark" if name in ("conversation", "losses") else "light"
-            width = 400 if name == "turn" else 1400
+        for file, path, scheme, width in wanted:
             context = browser.new_context(
-                color_scheme=scheme, viewport={"width": width, "height": 800}
+                color_scheme="dark" if scheme == "dark" else "light",
+                viewport={"width": width, "height": 800},
             )
             page = context.new_page()
             page.goto(address)
             page.goto(f"{root}{path}")
             page.wait_for_timeout(300)
-            page.screenshot(path=str(SCREENS / f"viewer-{name}.png"))
-            sys.stdout.write(f"wrote docs/screens/viewer-{name}.png\n")
+            page.screenshot(path=str(file))
+            context.close()
+            sys.stdout.write(f"wrote {file.name}\n")
         browser.close()
 
 

@@ -113,6 +113,7 @@ class Shown:
         self.root, self.address = address.partition("?")[0], address
         self.url, self.session, self.long, self.response, self.first = url, *ids
         self.browser = browser
+        self.added = ""
 
     def page(self, **context: Any) -> Any:
         page = self.browser.new_context(**context).new_page()
@@ -244,6 +245,38 @@ def test_what_is_added_appears_by_itself(shown: Shown) -> None:
         pool.submit(asyncio.run, add()).result()
     expect(page.locator("main")).to_contain_text("new <script>")
     assert page.title() != "owned"
+    assert page.faults == []
+
+
+def test_the_list_says_that_something_changed(shown: Shown) -> None:
+    page = shown.page()
+    expect(page.locator("#rows")).not_to_contain_text("a late badger")
+
+    async def add() -> None:
+        async with stores.open(shown.url, recover=False) as store:
+            session = await store.create_session()
+            text, at = TextBlock("a late badger"), datetime.now(UTC)
+            await store.append(message(session.id, Role.USER, text, at=at))
+            shown.added = session.id
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, add()).result()
+    page.locator("a:has-text('show')").first.click()
+    expect(page.locator("#rows")).to_contain_text("a late badger")
+
+    async def remove() -> None:
+        async with stores.open(shown.url, recover=False) as store:
+            await store.delete(shown.added)
+
+    # Other tests count the rows.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, remove()).result()
+    for _ in range(120):
+        page.goto(shown.root)
+        if page.locator("#rows", has_text="a late badger").count() == 0:
+            break
+        page.wait_for_timeout(500)
+    expect(page.locator("#rows")).not_to_contain_text("a late badger")
     assert page.faults == []
 
 

@@ -492,7 +492,7 @@ async def test_forks_are_children_until_they_are_deleted(shown: Any) -> None:
     browser, session_id, opened = shown
     fork = await opened.fork(session_id)
     await browser.get("/")
-    assert "1 forks and sub-agents" in (await browser.get(f"/s/{session_id}"))[2]
+    assert "Forks and sub-agents (1)" in (await browser.get(f"/s/{session_id}"))[2]
     await opened.delete(fork.id)
     index = ViewerIndex(opened)
     await index.refresh()
