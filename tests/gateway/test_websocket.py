@@ -23,7 +23,7 @@ async def ask(socket: aiohttp.ClientWebSocketResponse, **request: Any) -> list[d
     await socket.send_json({"type": "response.create", "model": "gpt-4o", **request})
     events: list[dict[str, Any]] = []
     while not events or events[-1]["type"] not in ("response.completed", "error"):
-        events.append(await socket.receive_json(timeout=10))
+        events.append(await socket.receive_json(timeout=60))
     return events
 
 
@@ -67,12 +67,12 @@ async def test_errors_are_events_and_the_socket_stays_open(message: str) -> None
         gateway.client.ws_connect(gateway.url + "/v1/responses") as socket,
     ):
         await socket.send_str(message)
-        event = await socket.receive_json(timeout=10)
+        event = await socket.receive_json(timeout=60)
         assert event["type"] == "error"
         assert event["status"] >= 400
         assert event["error"]["message"]
         await socket.send_str("again")
-        assert (await socket.receive_json(timeout=10))["type"] == "error"
+        assert (await socket.receive_json(timeout=60))["type"] == "error"
 
 
 async def refused_status(gateway: Served, **options: Any) -> int:
@@ -106,9 +106,9 @@ async def test_a_realtime_socket_is_a_tunnel() -> None:
         serve(Upstream(echo)) as gateway,
         gateway.client.ws_connect(gateway.url + "/v1/realtime?model=m") as socket,
     ):
-        assert await socket.receive_str(timeout=10) == "Bearer key-of-openai"
+        assert await socket.receive_str(timeout=60) == "Bearer key-of-openai"
         await socket.send_str("one")
-        assert await socket.receive_str(timeout=10) == "echo one"
+        assert await socket.receive_str(timeout=60) == "echo one"
 
 
 async def test_lanes_of_a_socket_are_answered_concurrently() -> None:
