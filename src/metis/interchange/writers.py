@@ -24,6 +24,7 @@ from metis.interchange.export import (
     describe_block,
     model_label,
 )
+from metis.interchange.framework_export import write_atif, write_pydantic_ai, write_vercel
 from metis.interchange.html import write_html
 from metis.interchange.training_data import write_finetune, write_sharegpt
 from metis.projection.loss import Change
@@ -119,5 +120,8 @@ WRITERS: Mapping[str, Writer] = {
     "json": write_json,
     "openai-finetune": write_finetune,
     "sharegpt": write_sharegpt,
+    "pydantic-ai": write_pydantic_ai,
+    "vercel": write_vercel,
+    "atif": write_atif,
 }
-"""The writer of each format that people or training programs read."""
+"""The writer of each format that people, frameworks or training programs read."""
