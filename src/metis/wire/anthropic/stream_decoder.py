@@ -205,9 +205,6 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         return self._newest + 1
 
     def _new_block(self, index: int, wire: Wire) -> _PartialBlock:
-        text_key = _TEXT_KEYS.get(str(wire.get("type")))
-        if text_key is not None:
-            wire.setdefault(text_key, "")  # some hosts leave out what deltas will say
         if wire.get("type") == "tool_use":
             self._meter.add_call()
         else:
@@ -224,6 +221,10 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         if block is None:
             # Some hosts send deltas without the start of their block.
             block = self._new_block(index, {"type": "text", "text": ""})
+        text_key = _TEXT_KEYS.get(str(block.wire.get("type")))
+        is_text = delta.get("type") != "input_json_delta"
+        if is_text and text_key is not None and text_key not in block.wire:
+            block.wire[text_key] = ""  # some hosts leave out of the start what deltas say
         form = _unusual_keys(delta)
         match delta:
             case {"type": "input_json_delta", "partial_json": str(text)}:
