@@ -293,7 +293,7 @@ def test_swap_can_be_checked_in_advance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "addressed"),
     [
         ("@haiku fix it", AddressedPrompt("fix it", "haiku")),
         ("@openai:gpt-5\n  fix\n it", AddressedPrompt("fix\n it", "openai:gpt-5")),

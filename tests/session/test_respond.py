@@ -14,7 +14,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.row("GX-03")
 @pytest.mark.parametrize(
-    ("said", "count"), [("hello", 1), (["one", "two"], 2), ([text("one"), "two", text("3")], 3)]
+    ("prompt_text", "count"),
+    [("hello", 1), (["one", "two"], 2), ([text("one"), "two", text("3")], 3)],
 )
 async def test_prompt_may_be_text_list_of_texts_or_blocks(
     url: str, prompt_text: str | list[str], count: int

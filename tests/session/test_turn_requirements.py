@@ -96,7 +96,7 @@ async def test_interrupt_is_marked_on_response_and_results(url: str) -> None:
 
 @pytest.mark.row("M-284")
 @pytest.mark.parametrize(
-    ("said", "model", "capability"),
+    ("prompt_blocks", "model", "capability"),
     [
         ([text("what is this?"), image()], "openai:gpt-3.5-turbo", "no_vision_support"),
         ([text("word " * 30_000)], "openai:gpt-3.5-turbo", "exceeds_context_window"),

@@ -194,7 +194,7 @@ def test_top_k_has_key_of_each_model_vendor(model: str, more: dict[str, Any]) ->
 
 @pytest.mark.row("T48", "T206")
 @pytest.mark.parametrize(
-    ("model", "asked", "told"),
+    ("model", "reasoning_option", "expected_fields"),
     [
         (CLAUDE, Reasoning("none"), {"thinking": {"type": "disabled"}}),
         (

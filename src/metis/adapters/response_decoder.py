@@ -50,7 +50,7 @@ MAX_ADDED_CALLS: Final = 128
 """How many calls a response may gain by splitting; OpenAI allows as many parallel calls."""
 
 _WRAPPER_TOOLS = frozenset({"multi_tool_use.parallel", "multi_tool_use", "parallel"})
-"""Tools that nobody defined, and that GPT models call with several calls as arguments (T140)."""
+"""Undefined tools that GPT models call with several calls as arguments (T140)."""
 _CALL_EVENTS = frozenset({ToolUseStart, ToolUseEnd, MessageComplete, StreamError})
 _SEALED = (ThinkingBlock, RedactedThinkingBlock, OpaqueBlock)
 _Issuers = Mapping[str | None, str]

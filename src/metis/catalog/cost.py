@@ -103,7 +103,7 @@ def price(
     """Return a usage with its cost and the version of the price table."""
     chosen, _, period = _period(usage, model, at, table)
     tariff, _ = _tariff(period, usage.service_tier, at)
-    # The sum of `cost` without its breakdown, which nobody reads after each response.
+    # The sum of `cost` without its breakdown, which is not read after each response.
     with localcontext(EXACT_CONTEXT):
         amount = sum(_token_parts(usage, tariff).values(), _ZERO)
         if usage.server_tool_requests:

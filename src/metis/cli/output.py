@@ -145,7 +145,7 @@ def write_text(stream: TextIO, text: str) -> None:
 
 
 class StatusLine:
-    """A line on standard error that is drawn over itself; nothing where nobody watches."""
+    """A line on standard error that is drawn over itself; nothing without a terminal."""
 
     interval_s = 0.1
     """The least time between two drawings: a terminal is slower than most work."""

@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: one door for every call."""
+"""The gateway as an ASGI application: it routes every call to its handler."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -191,7 +191,7 @@ class ClientLeftError(Exception):
     """The client closed the connection before it had the whole answer.
 
     ASGI servers report this as an OSError of `send`, which would look like a failure of the
-    connection to the provider: the call would be repeated for nobody.
+    connection to the provider: the call would be repeated without a client.
     """
 
 

@@ -228,6 +228,6 @@ def is_critical(loss: Loss) -> bool:
 
 
 def unknown_response(name: object) -> InvalidRequestError:
-    """Return the error for a response that a client continues, and that nobody holds."""
+    """Return the error for a response that a client continues and that is not stored."""
     text = f"Previous response with id {name!r} not found: send the whole input instead"
     return InvalidRequestError(text, status=400, code="previous_response_not_found")

@@ -217,7 +217,7 @@ class ListedModel(Struct, frozen=True):
         return "metis" if self.info is None else self.info.provider
 
     def prices(self) -> dict[str, str]:
-        """Return the prices per token, as decimal texts; empty if nobody knows them."""
+        """Return the prices per token, as decimal texts; empty if they are unknown."""
         if self.info is None:
             return {}
         prices = price_table().models.get(self.info.id)

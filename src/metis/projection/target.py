@@ -50,7 +50,7 @@ class MessageRules(Struct, frozen=True, kw_only=True):
     pairs_thinking: bool = False
     """Whether thinking at the end of a response is refused."""
     accepts_artifacts: Literal["none", "own", "any"] = "none"
-    """Whose artifacts a response may have: nobody's, its own, or any whose bytes are inline."""
+    """Whose artifacts a response may have: none, its own, or any whose bytes are inline."""
     accepts_foreign_citations: bool = True
     """Whether text of other providers may carry citations, too."""
     developer_role: bool = False

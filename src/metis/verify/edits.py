@@ -1,4 +1,4 @@
-"""The law of edits: to change one block of a message leaves its neighbours as they came.
+"""The law of edits: changing one block of a message leaves the others unchanged.
 
 A message that came from a provider, or its client, goes back with every key, also after one of its
 blocks was changed, removed or another was added. Requests are compared leaf by leaf: each key with

@@ -25,7 +25,7 @@ Replayer = Callable[[Sequence[Message], str], Awaitable[Message]]
 """Asks a model for the response to a history, without storing anything."""
 
 _CACHE_TTL = timedelta(minutes=5)
-"""How long providers hold a prefix that nobody reads; Anthropic and OpenAI state five minutes."""
+"""How long providers hold an unused prefix; Anthropic and OpenAI state five minutes."""
 _MIN_CACHED = 1024
 """The shortest prefix that Anthropic and OpenAI cache for most models."""
 _EXCERPT = 60

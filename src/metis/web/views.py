@@ -140,7 +140,7 @@ def timeline(history: Sequence[AnyEntry]) -> list[MessageView | NoteView]:
             paired.update(call for call in calls if call in results)
             answers = [block for block in message.content if isinstance(block, ToolResultBlock)]
             if message.role is Role.TOOL and all(b.tool_use_id in paired for b in answers):
-                continue  # it stands beside its call
+                continue  # it is shown with its call
             view = _message_view(message, results)
             if message.role is Role.ASSISTANT:
                 is_swap = bool(swapped and view.model and view.model != swapped)

@@ -19,7 +19,7 @@ from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 
 UNPRICED = "unpriced"
-"""The pricing version of a usage whose cost nobody has computed yet."""
+"""The pricing version of a usage whose cost was not computed yet."""
 
 SIMULATED = "simulated"
 """The pricing version of usage of the simulator, which answered in place of a model."""
@@ -65,7 +65,7 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     session_id: str = ""
     """The session that the ids of calls belong to; a new one if it is empty."""
     is_stateless: bool = False
-    """Whether nobody named the session: set if `session_id` is empty.
+    """Whether the caller named no session: set if `session_id` is empty.
 
     The ids of calls in a request then derive from the request alone, so that a client that sends
     it again, to whatever process, causes the same bytes for the provider.
@@ -91,7 +91,7 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """Whether a stream of Chat Completions states its usage; clients have to ask for it (T129)."""
     prompt_tokens: int = 0
     """About how many tokens the request has, for streams that state a usage before the provider
-    does; 0 if nobody has counted."""
+    does; 0 if they were not counted."""
     output: OutputFormat | None = None
     """The requested output format; some hosts send its JSON within the thinking (T118)."""
     limits: StreamLimits = DEFAULT_LIMITS

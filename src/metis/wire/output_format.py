@@ -63,7 +63,7 @@ class OutputFormatCodec(Struct, frozen=True):
     def apply(self, wire: Wire, output: OutputFormat | None, *, keep_native: bool) -> None:
         """Set the option in a request; native keys stay while they state the same.
 
-        Without the option they stay, too, if `keep_native` states that nobody decoded them.
+        Without the option they stay, too, if `keep_native` states that they were not decoded.
         """
         if output is None and keep_native:
             return

@@ -60,7 +60,7 @@ class ReasoningCodec(Struct, frozen=True):
     def apply(self, wire: Wire, reasoning: Reasoning | None, *, keep_native: bool) -> None:
         """Set the option in a request; native keys stay while they state the same.
 
-        Without the option they stay, too, if `keep_native` states that nobody decoded them.
+        Without the option they stay, too, if `keep_native` states that they were not decoded.
         """
         if reasoning is None and keep_native:
             return

@@ -91,7 +91,7 @@ class RequestSteps(Struct, frozen=True, kw_only=True):
     draft: Callable[[RequestContext], Any]
     """Makes the draft of an empty history."""
     begin: Callable[[Any, Wire], None]
-    """Adds what stands beside the messages, such as a system prompt, and removes its key."""
+    """Adds what is outside of the messages, such as a system prompt, and removes its key."""
     add: Callable[[Any, bytes, int], None]
     """Adds a wire message, as JSON, by its position."""
     end: Callable[[Wire, RequestContext], tuple[tuple[ToolDefinition, ...], AdapterOptions]]

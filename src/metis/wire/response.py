@@ -24,7 +24,7 @@ _NO_USAGE = Usage(
 )
 
 new_usage: Callable[..., Usage] = partial(replace, _NO_USAGE)
-"""Makes a usage that nobody has priced yet, from `latency_ms` and the counts."""
+"""Makes a usage without a cost yet, from `latency_ms` and the counts."""
 
 
 def read_response(body: bytes | Wire, context: RequestContext, text_key: str = "message") -> Wire:

@@ -27,7 +27,7 @@ Thinking = ThinkingBlock | RedactedThinkingBlock
 MAX_ENVELOPE_CHARS: Final = 1 << 23
 """How long an envelope may be; encrypted reasoning of a long response has some 100,000."""
 DAMAGED_ISSUER: Final = "damaged envelope"
-"""The issuer of an envelope that cannot be opened: no provider, so that nobody receives it."""
+"""The issuer of an envelope that cannot be opened: no provider, so that it is never sent."""
 
 _MAGIC: Final = b"metis\0seal\0\x01"
 _PREFIX: Final = pybase64.b64encode_as_string(_MAGIC)

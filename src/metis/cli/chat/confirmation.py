@@ -169,7 +169,7 @@ def _value_lines(value: Any) -> list[Text]:
 
 
 def _revealed(line: str) -> Text:
-    """Return a line in which characters that nobody would see are shown in reverse."""
+    """Return a line in which invisible characters are shown in reverse."""
     line = line.removesuffix("\r")
     text, position = Text(), 0
     for number, hidden in enumerate(HIDDEN.finditer(line)):

@@ -50,7 +50,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
 
 
 def begin_request(draft: "AnthropicRequestDraft", wire: Wire) -> None:
-    """Add the system prompt, which stands beside the messages."""
+    """Add the system prompt, which is outside of the messages."""
     if wire.get("system") is not None:
         draft.add({"role": "system", "content": wire.pop("system")}, "$.system")
 

@@ -102,7 +102,7 @@ class _RequestDraft(RequestDraft):
             raise unknown_role(name, path)
         parts = list_at(wire.get("content"), f"{path}.content")
         form: Wire = {}
-        # Encoded again, neighbours of one role would share a wire message.
+        # Encoded again, adjacent messages of one role would share a wire message.
         if role is self._last_role:
             form["apart"] = True
         if wire.keys() != _MESSAGE_KEYS:

@@ -109,7 +109,7 @@ class _ChunkParser:
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\['([^']*)'\]|\["([^"]*)"\]""")
 _VALUES = ("stringValue", "numberValue", "boolValue")
 _MAX_STEPS = 200
-"""How deep a path may lead: deeper JSON can be read by nobody."""
+"""How deep a path may lead: deeper JSON is refused everywhere."""
 
 
 def _is_piece(call: Wire) -> bool:

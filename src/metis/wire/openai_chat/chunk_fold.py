@@ -153,7 +153,7 @@ class ChoiceFold:
         return not (self._parts or any(self.text_pieces) or self.calls or has_reasoning)
 
     def add_choice(self, wire: Wire) -> None:
-        """Add what stands beside the delta of a choice."""
+        """Add the keys of a choice besides its delta."""
         for key, value in wire.items():
             is_news = value is not None or key not in self._choice_keys
             if key not in _IGNORED_CHOICE_KEYS and is_news:
