@@ -25,6 +25,7 @@ from metis.canonical import (
 )
 from metis.canonical.blocks import RedactedThinkingBlock
 from metis.projection import Loss, Target, project
+from metis.projection.message_order import is_opening
 from metis.projection.pipeline import project_by_rules
 from metis.projection.tool_calls import wire_tool_name
 from strategies import Unknown, blocks, conversations
@@ -224,6 +225,10 @@ def test_projection_of_prefix_is_stable(history: list[Message], target: Target) 
     for index, message in enumerate(history):
         if message.role == Role.ASSISTANT:
             sent = project(history[:index], target).messages
+            # A prompt that is blank leaves nothing to send: the text that stands in for it goes
+            # as soon as there is a prompt.
+            if sent and is_opening(sent[-1]):
+                continue
             assert complete[: len(sent)] == [(each.id, each.role, each.content) for each in sent]
 
 

@@ -115,7 +115,7 @@ async def test_images_and_documents_are_returned_and_other_bytes_refused(tmp_pat
 
 
 async def test_path_outside_of_workspace_is_denied(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("outside")
+    (tmp_path / "secret").write_text("content of the secret")
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "link").symlink_to("../secret")
@@ -124,14 +124,14 @@ async def test_path_outside_of_workspace_is_denied(tmp_path: Path) -> None:
         for kind, more in (
             (ReadFile, {}),
             (WriteFile, {"content": "x"}),
-            (EditFile, {"old_text": "outside", "new_text": "x"}),
+            (EditFile, {"old_text": "content of the secret", "new_text": "x"}),
             (ListFiles, {}),
-            (Grep, {"pattern": "outside"}),
+            (Grep, {"pattern": "content of the secret"}),
         ):
             message = await run_one(kind, turn, path=path, **more)
             assert error_class(message) is ErrorClass.PERMISSION_DENIED, (kind, path)
-            assert "outside" not in result_text(message)
-    assert (tmp_path / "secret").read_text() == "outside"
+            assert "content of the secret" not in result_text(message)
+    assert (tmp_path / "secret").read_text() == "content of the secret"
 
 
 async def test_write_result_describes_the_change(tmp_path: Path) -> None:
