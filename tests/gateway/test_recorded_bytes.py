@@ -1,11 +1,13 @@
 """Stored bytes of gateway exchanges, passed through or translated."""
 
+from base64 import b64encode
 from pathlib import Path
 
 import msgspec
 import pytest
+from aiohttp import web
 
-from gateway.served import CHAT_CHUNKS, CHAT_REPLY, Upstream, serve
+from gateway.served import CHAT_CHUNKS, CHAT_REPLY, Upstream, serve, stream
 from metis.store import Store
 from metis.store import open as open_store
 from metis.store.wire_bodies import StoredBody
@@ -72,3 +74,20 @@ async def test_translated_request_is_stored_as_sent_to_provider(
     assert found.request == upstream.requests[0][1] != body
     assert found.path == "/v1/chat/completions"
     assert found.response == (b"".join(CHAT_CHUNKS) if is_stream else CHAT_REPLY)
+
+
+async def test_key_in_an_error_of_a_stream_is_not_stored(tmp_path: Path) -> None:
+    encoded = b64encode(b"user:key-of-openai")
+
+    async def repeat_key(request: web.Request, _: bytes) -> web.StreamResponse:
+        text = f"bad key-of-openai, {encoded.decode()}"
+        error = msgspec.json.encode({"error": {"message": text, "type": "auth"}})
+        return await stream(request, [*CHAT_CHUNKS[:2], b"data: " + error + b"\n\n"])
+
+    url = f"sqlite:///{tmp_path}/metis.db"
+    body = msgspec.json.encode({**CHAT, "stream": True})
+    await call(url, Upstream(repeat_key), "/v1/chat/completions", body)
+    async with open_store(url, recover=False) as store:
+        (found,) = await recorded(store)
+    assert b"bad [key]" in found.response
+    assert encoded[8:-4] not in found.response

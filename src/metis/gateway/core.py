@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -81,6 +81,8 @@ class Core:
         self._simulator: Simulator | None = None
         self.reader = reader or RequestReader()
         self.recorder = recorder
+        if recorder is not None:
+            recorder.provider_keys = self._keys_of_provider
         self._store = store
         self._seals = SealMemory()
         self._states = ResponseStates(store=store)
@@ -111,6 +113,10 @@ class Core:
         if self.recorder is not None:
             await self.recorder.start()
         self.is_ready = True
+
+    def _keys_of_provider(self, name: str) -> Sequence[str]:
+        provider = self.providers.get(name)
+        return () if provider is None else provider.keys.lookup(provider.profile)[0]
 
     async def stop(self) -> None:
         """Store what is queued, and close all connections."""

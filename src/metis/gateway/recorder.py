@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,8 @@ class Recorder:
         self._trace: SqliteTrace | None = None
         self.bus: Bus | None = None
         """Gets one event for each model call, once started with a trace."""
+        self.provider_keys: Callable[[str], Sequence[str]] | None = None
+        """Returns the keys of a provider: they are taken out of the bytes that are stored."""
         self._joiner = Joiner()
         self._plans = ExchangePlans(models, reader or RequestReader(), self._joiner)
         self._planner = self._plans.planner
@@ -119,6 +121,9 @@ class Recorder:
             ),
             0,
         )
+
+    def _keys_of(self, exchange: Exchange) -> Sequence[str]:
+        return () if self.provider_keys is None else self.provider_keys(exchange.provider)
 
     async def start(self) -> None:
         """Start the task that stores exchanges, and the trace."""
@@ -389,7 +394,7 @@ class Recorder:
                 await self._store_one_by_one(store, batch)
             bodies = [planned.exchange for planned in batch if planned.exchange.records_bytes]
             if bodies:
-                store.add_wire_bodies(list(map(wire_body, bodies)))
+                store.add_wire_bodies([wire_body(each, self._keys_of(each)) for each in bodies])
             for _ in batch:
                 waiting, planned = self._planned.popleft()
                 self._planned_bytes -= planned.job.size

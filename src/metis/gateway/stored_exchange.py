@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from metis.store.exchanges import EXTERNAL_KEY, HistoryEnd
 from metis.store.records import SessionRecord
 from metis.store.wire_bodies import WireBody
 from metis.streaming import MessageComplete
+from metis.transport.concealment import bytes_without_key
 from metis.wire.call import UNPRICED, CanonicalRequest, RequestContext
 from metis.wire.original_form import with_tool_ids
 
@@ -238,8 +239,8 @@ def exchange_record(exchange: Exchange, usage: Usage | None) -> bytes:
     )
 
 
-def wire_body(exchange: Exchange) -> WireBody:
-    """Return the bytes that a provider got and sent for an exchange."""
+def wire_body(exchange: Exchange, keys: Sequence[str]) -> WireBody:
+    """Return the bytes that a provider got and sent; its keys are not stored."""
     return WireBody(
         id=exchange.id,
         session_id=exchange.session_id,
@@ -248,7 +249,14 @@ def wire_body(exchange: Exchange) -> WireBody:
         status=exchange.status,
         request=exchange.sent_body or exchange.request_body,
         response=exchange.response_parts,
+        conceal=partial(_without_keys, keys=keys) if keys else None,
     )
+
+
+def _without_keys(data: bytes, keys: Sequence[str]) -> bytes:
+    for key in keys:
+        data = bytes_without_key(data, key)
+    return data
 
 
 def _since(begin: float, moment: float) -> float | None:

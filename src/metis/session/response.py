@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -81,15 +82,15 @@ class PendingCall(Struct, kw_only=True):
         request, received = self.request, self.received
         if request is None or received is None:
             return None
-        response = b"".join(received.parts)
         return WireBody(
             id=message.id,
             session_id=message.session_id,
             provider=self.model.provider,
             path=request.path.partition("?")[0],
-            request=bytes_without_key(request.body, received.key),
-            response=(bytes_without_key(response, received.key),),
+            request=request.body,
+            response=received.parts,
             response_bytes=received.size,
+            conceal=partial(bytes_without_key, key=received.key),
         )
 
     def elapsed_ms(self) -> int:

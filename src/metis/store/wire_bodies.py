@@ -10,7 +10,7 @@ import logging
 import re
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -68,6 +68,8 @@ class WireBody(Struct, frozen=True, kw_only=True):
     response: Sequence[bytes] = ()
     response_bytes: int = 0
     """How long the response was, if that is more than the parts have."""
+    conceal: Callable[[bytes], bytes] | None = None
+    """Takes the key of the provider out of both bodies before they are stored."""
 
     @property
     def size(self) -> int:
@@ -109,8 +111,10 @@ class BodyPacker:
 
     def row(self, body: WireBody) -> tuple[Any, ...]:
         """Return the values of `_INSERT`."""
-        request = without_secrets(body.request)[:MAX_BODY_BYTES]
-        response = b"".join(body.response)
+        request, response = body.request, b"".join(body.response)
+        if body.conceal is not None:
+            request, response = body.conceal(request), body.conceal(response)
+        request = without_secrets(request)[:MAX_BODY_BYTES]
         base = self._bases.get(body.session_id)
         prefix = suffix = 0
         if base is not None and base.depth < _MAX_CHAIN:

@@ -26,6 +26,9 @@ _CHARACTER = re.compile(
 )
 # An error is read by a person; what is longer is a page or an attack.
 _MAX_TEXT = 4000
+_ERROR = re.compile(rb"error|exception|fail", re.IGNORECASE)
+# Longer lines, such as the frames of Bedrock, are searched for parts of a key before they are read.
+_MAX_LINE = 65_536
 _DECIMAL_GROUP = 5
 _PLAIN_GROUP = 6
 _FIELDS = ("text", "code", "kind", "request_id", "location")
@@ -49,15 +52,37 @@ def without_key(text: str, key: str | None) -> str:
 
 
 def bytes_without_key(data: bytes, key: str | None) -> bytes:
-    """Return the bytes of a body without a key and the long parts of one, as they are written.
+    """Return the bytes of a body without a key; in lines with an error, also without parts of it.
+
+    Providers repeat keys in errors. The rest of a body is the text of a model, of which only the
+    whole key is taken out: reading all of it by character would take seconds.
 
     >>> bytes_without_key(b'{"error": "sk-0123456789abcdef is unknown"}', "sk-0123456789abcdef")
     b'{"error": "[key] is unknown"}'
     """
-    for part in (key, *key.split(":")) if key else ():
+    if not key:
+        return data
+    for part in (key, *key.split(":")):
         if len(part) >= _MIN_SECRET_CHARACTERS:
             data = data.replace(part.encode(), MARK.encode())
-    return data
+    if not _ERROR.search(data):
+        return data
+    return b"\n".join([_line_without_key(line, key) for line in data.split(b"\n")])
+
+
+def _line_without_key(line: bytes, key: str) -> bytes:
+    if not _ERROR.search(line):
+        return line
+    if len(line) > _MAX_LINE and not any(part in line for part in _sampled_parts(key)):
+        return line
+    return without_key(line.decode("latin-1"), key).encode("latin-1")
+
+
+def _sampled_parts(key: str) -> Iterator[bytes]:
+    """Yield parts of the forms of a key so that eleven characters in a row contain one."""
+    for form in _forms(key):
+        for start in range(0, max(1, len(form) - _MIN_PART + 1), _MIN_PART // 2):
+            yield form[start : start + _MIN_PART].encode()
 
 
 def hide_key(error: ProviderError, key: str | None) -> None:
