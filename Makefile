@@ -12,12 +12,15 @@ all: test lint types imports
 run: $(VENV)/.ready
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/metis; else $(BIN)/metis demo --fast; fi
 
+# One worker more than there are cores, because tests that drive a terminal mostly wait.
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) + 1 )))
+
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 # What takes too long for every run. METIS_TEST_RANDOM=1 draws new examples.
 test-slow: $(VENV)/.ready
-	$(BIN)/python -m pytest -n auto -m slow
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

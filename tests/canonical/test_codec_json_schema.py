@@ -71,6 +71,7 @@ def _mutated(steps: tuple[Any, ...], stranger: Any) -> Any:
     return tree
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", SPOTS, ids=lambda steps: ".".join(map(str, steps)))
 @pytest.mark.row("M-010")
 def test_schema_and_decoder_agree_on_damaged_messages(steps: tuple[Any, ...]) -> None:

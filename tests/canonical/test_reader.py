@@ -164,6 +164,7 @@ def test_missing_field_error_names_the_field(path: str) -> None:
 TYPED = {path for path, _ in _fields(EVERYTHING)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SPOTS)
 @pytest.mark.row("M-010")
 def test_any_value_at_any_path_is_decoded_or_refused_there(path: str) -> None:

@@ -74,6 +74,7 @@ def test_every_command_prints_what_the_page_shows(page: Path, user: Path, progra
 REQUEST = '{"model":"claude-sonnet-4-5","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}'
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_run(user: Path, program: str) -> None:
     Path("notes.txt").write_text("owls are quiet", encoding="utf-8")
     Path("request.json").write_text(REQUEST, encoding="utf-8")

@@ -277,6 +277,7 @@ def _terminal_output(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> s
     return received.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "arguments"), CASES, ids=lambda value: " ".join(value)[:60])
 def test_no_control_character_reaches_the_terminal(
     path: tuple[str, ...],

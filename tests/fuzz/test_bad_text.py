@@ -37,6 +37,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("name", READERS)
 def test_bad_text_in_every_string(name: str, bad: str) -> None:

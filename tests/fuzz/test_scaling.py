@@ -60,6 +60,7 @@ def check_lines(name: str, base: int) -> None:
     assert is_linear, counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in QUICK if not name.startswith(("chat", "diff"))])
 def test_line_count_grows_linearly(name: str) -> None:
     check_lines(name, BASE)

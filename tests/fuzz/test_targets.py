@@ -77,6 +77,7 @@ def test_random_inputs_give_a_value_or_a_typed_error(name: str) -> None:
     assert campaign.faults == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_former_faults_give_a_value_or_a_typed_error(path: object) -> None:
     assert isinstance(path, type(REGRESSIONS))

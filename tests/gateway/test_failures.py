@@ -250,6 +250,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", PLACES)
 @pytest.mark.parametrize("target", ["openai:m", "anthropic:m", "ollama:m"])
 @pytest.mark.parametrize(("status", "body", "expected"), ERRORS)

@@ -60,6 +60,7 @@ async def sent(gateway: Served, data: bytes) -> bytes:
         writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "headers",
     [

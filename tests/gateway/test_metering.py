@@ -138,6 +138,7 @@ PASSED: list[tuple[str, dict[str, Any] | bytes, dict[str, Any] | bytes, tuple[in
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.row("GW-27")
 @pytest.mark.parametrize(("path", "sent", "answer", "counts"), PASSED)
 @pytest.mark.parametrize("has_store", [False, True])

@@ -114,12 +114,14 @@ TRANSLATED = [name for name in KINDS if name.startswith(("endless", "gzip bomb",
 DIAGONAL = [(name, list(DIALECTS)[number % 6]) for number, name in enumerate(BEHIND)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "protocol"), DIAGONAL[::4])
 async def test_misbehaviour_behind_the_gateway(name: str, protocol: str) -> None:
     kind, dialect = KINDS[name], DIALECTS[protocol]
     await through_gateway(kind, dialect, protocol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "protocol"),
     [(name, list(DIALECTS)[number % 6]) for number, name in enumerate(TRANSLATED)],

@@ -242,11 +242,13 @@ PRINTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "protocol"), DIAGONAL)
 async def test_misbehaviour_through_the_library(name: str, protocol: str) -> None:
     await through_transport(KINDS[name], DIALECTS[protocol], streams=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "protocol"), STORED)
 async def test_misbehaviour_through_a_session(
     name: str, protocol: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -279,6 +281,7 @@ async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Pa
         yield path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "protocol"), PRINTED)
 async def test_misbehaviour_through_the_program(
     name: str, protocol: str, tmp_path: Path, program: Path

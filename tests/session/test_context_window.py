@@ -176,6 +176,7 @@ async def test_window_full_of_instructions_is_not_summarised_repeatedly(url: str
         assert refusals(sim) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.row("T208")
 @pytest.mark.parametrize("model", MODELS)
 async def test_history_larger_than_the_only_window_is_summarised_in_parts(

@@ -214,6 +214,7 @@ def check_costs(entries: Sequence[AnyEntry], cost: SessionCost) -> None:
     assert cost.unpriced_models == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(WALKS))
 @pytest.mark.row("T204", "T205")
 async def test_random_operations_are_never_refused_in_any_protocol(url: str, seed: int) -> None:

@@ -218,6 +218,7 @@ async def test_malformed_arguments_are_never_an_input(talk: Exchange, name: str)
     assert (dict(call.input), call.invalid.raw) == ({}, '{"broken": tru')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROTOCOLS)
 async def test_empty_and_slow_responses_are_accepted(talk: Exchange, name: str) -> None:
     talk.add(Role.USER, TextBlock("sim: empty"))

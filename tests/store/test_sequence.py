@@ -35,6 +35,7 @@ async def visible(store: Store) -> list[tuple[int, str]]:
     return [(entry.seq, entry.id) for entry in await store.history(S)]
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(4))
 async def test_sequence_numbers_equal_acknowledged_numbers(store: Store, seed: int) -> None:

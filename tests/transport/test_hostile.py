@@ -267,6 +267,7 @@ def breaking(name: str, how: str, attempts: list[int]) -> Handler:
     return handle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["closed", "bad chunk", "total timeout", "silence"])
 @pytest.mark.parametrize("name", STREAM_STARTS)
 async def test_a_request_is_not_repeated_once_text_was_shown(name: str, how: str) -> None:

@@ -143,6 +143,7 @@ def test_unknown_key_changes_nothing_else(name: str) -> None:
         assert json.loads(wire.body) == strange, key
 
 
+@pytest.mark.slow
 @pytest.mark.row("M-021", "M-054", "M-055", "M-063", "M-065", "M-138", "M-170", "M-224")
 @pytest.mark.row("T15", "T19", "T20", "T87", "T183", "T210", "T211", "T212")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
@@ -338,6 +339,7 @@ def stem(target: str, body: bytes) -> bytes:
     return body[: body.rindex(b"]}" if later is None else b'],"%b":' % later.encode())]
 
 
+@pytest.mark.slow
 @pytest.mark.row("M-224", "T176")
 @pytest.mark.parametrize("source", ADAPTERS)
 @pytest.mark.parametrize("target", ADAPTERS)
@@ -363,6 +365,7 @@ def turn_ends(messages: tuple[Message, ...]) -> Iterator[int]:
             yield index
 
 
+@pytest.mark.slow
 @pytest.mark.row("M-171", "T13")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_ids_of_calls_are_deterministic(source: str, target: str) -> None:

@@ -61,6 +61,7 @@ def test_responses_round_trip_with_every_key(protocol: str) -> None:
     assert {seed: found for seed, found in broken.items() if found} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROVIDERS)
 @pytest.mark.parametrize("target", MODELS)
 def test_requests_are_valid_for_other_targets(protocol: str, target: str) -> None:
@@ -83,6 +84,7 @@ def test_requests_are_valid_for_other_targets(protocol: str, target: str) -> Non
     assert {seed: found for seed, found in broken.items() if found} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROVIDERS)
 @pytest.mark.parametrize("client", PROVIDERS)
 def test_responses_are_valid_for_clients_of_other_protocols(protocol: str, client: str) -> None:

@@ -65,6 +65,7 @@ def test_requests_extend_the_requests_before_them(protocol: str) -> None:
     assert unstable(protocol, (body for _, body in exchange.requests(protocol))) == []
 
 
+@pytest.mark.slow
 @corpus.needs_corpus
 def test_other_processes_encode_equal_bytes() -> None:
     tests = Path(__file__).parent

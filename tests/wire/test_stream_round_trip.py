@@ -102,6 +102,7 @@ def test_stream_round_trip(name: str) -> None:
     summary(faults, UNWRITTEN[name])
 
 
+@pytest.mark.slow
 @needs_corpus
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_stream_and_plain_response_give_clients_equal_messages(name: str) -> None:

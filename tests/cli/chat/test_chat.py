@@ -389,6 +389,7 @@ FAILS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
 def test_error_is_one_sentence_and_chat_continues(start: Start, tmp_path: Path, term: str) -> None:
     chat = start(variables={"TERM": term}, rows=60)

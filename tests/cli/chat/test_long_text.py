@@ -123,6 +123,7 @@ def test_a_long_text_gives_the_same_rows_however_it_was_split(separator: str) ->
     assert [word for word in words if word.startswith("word")] == [f"word{n}" for n in range(500)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [
