@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
 from metis import store as stores  # noqa: E402 - after the path
-from metis.canonical import (  # noqa: E402
+from metis.canonical import (  # noqa: E402 - after the path
     Message,
     Role,
     TextBlock,
@@ -34,8 +34,8 @@ from metis.canonical import (  # noqa: E402
     ToolUseBlock,
     new_tool_use_id,
 )
-from viewer_data import MODEL as SONNET  # noqa: E402
-from viewer_data import Part, add_messages, answered, message, wire_body  # noqa: E402
+from viewer_data import MODEL as SONNET  # noqa: E402 - after the path
+from viewer_data import Part, add_messages, answered, message, wire_body  # noqa: E402 - after the path
 
 SCREENS = ROOT / "docs" / "screens"
 GPT = "openai:gpt-5"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from metis.interchange import session_draft
+from metis.interchange import entry_list
 from metis.interchange.claude_code import ClaudeCode
+from metis.interchange.entry_list import EntryList
 from metis.interchange.residue import apply_residue, differences, make_residue
-from metis.interchange.session_draft import EntryList
 from metis.interchange.session_import import import_session
 from metis.interchange.source import Source
 from metis.store import open as open_store
@@ -20,7 +20,7 @@ def test_entries_spilled_to_file_equal_those_in_memory(
 ) -> None:
     path = claude_file(tmp_path, "/folder")
     (in_memory,) = ClaudeCode().read(Source(path))
-    monkeypatch.setattr(session_draft, "_MEMORY_BYTES", 700)
+    monkeypatch.setattr(entry_list, "_MEMORY_BYTES", 700)
     (in_file,) = ClaudeCode().read(Source(path))
     assert in_file.entries == in_memory.entries
     assert list(in_file.entries) == list(in_memory.entries)

@@ -82,7 +82,7 @@ def _read_files(source: str) -> list[ContentBlock]:
 
 async def _read_url(url: str) -> list[ContentBlock]:
     # Loaded for a URL only: the HTTP client takes a sixth of the time to the prompt.
-    from metis.tools.builtin.fetch_url import FetchUrl  # noqa: PLC0415
+    from metis.tools.builtin.fetch_url import FetchUrl  # noqa: PLC0415 - only for a URL
 
     context = ToolContext(session_id="", turn_id="", cancel=asyncio.Event())
     # The user typed the URL, so a server on this machine is allowed; what it redirects to is not.

@@ -33,8 +33,8 @@ from metis.gateway.client_requests import (
 )
 from metis.gateway.client_sessions import RECORDED_HEADERS, tenant_key
 from metis.gateway.config import POLICIES, GatewayConfig, Policy
-from metis.gateway.errors import CLIENT_LEFT, reply_error
-from metis.gateway.exchange import Exchange
+from metis.gateway.errors import reply_error
+from metis.gateway.exchange import CLIENT_LEFT, Exchange
 from metis.gateway.models import AUTO, ModelNames, Target
 from metis.gateway.pass_through import KeepAlive, broken_stream, pass_request
 from metis.gateway.recorder import Recorder
@@ -280,7 +280,7 @@ class Core:
         name = keys.continued_response
         return bool(name) and self._states.has(tenant_key(call.exchange.tenant), name)
 
-    def _continue(self, call: ClientCall, keys: RequestKeys) -> "_Continuation | None":
+    def _continue(self, call: ClientCall, keys: RequestKeys) -> _Continuation | None:
         """Put what a Responses request continues before its input.
 
         Returns None if the client may not continue the response by its id.
@@ -299,7 +299,7 @@ class Core:
         return _Continuation(previous, added, items) if is_stored else None
 
     def _held_items(
-        self, exchange: Exchange, translation: Translation, continuation: "_Continuation"
+        self, exchange: Exchange, translation: Translation, continuation: _Continuation
     ) -> ResponseItems | None:
         """Hold what the client may continue by the id of its response; returns the row of it."""
         tenant = tenant_key(exchange.tenant)

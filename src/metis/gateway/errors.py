@@ -25,8 +25,6 @@ from metis.transport.response import is_web_page, page_error
 log = logging.getLogger("metis.gateway")
 
 JSON_TYPE = (b"content-type", b"application/json")
-CLIENT_LEFT = 499
-"""The status under which an exchange is stored whose client left before its end."""
 
 _FIRST_ERROR_STATUS, _BAD_GATEWAY = 400, 502
 _NOT_ALLOWED = frozenset({401, 403, 404, 405, 408, 413, 415, 426, 429})

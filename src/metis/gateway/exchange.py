@@ -19,6 +19,8 @@ from metis.wire.call import CanonicalRequest
 Mode = Literal["pass", "translate"]
 """Whether the bytes of a client went on as they came, or were translated."""
 
+CLIENT_LEFT = 499
+"""The status of an exchange whose client left before the end."""
 MAX_RECORDED_BYTES = 16 * 1024 * 1024
 """How much of a response is collected for the store; a longer one is passed, but not stored."""
 
@@ -149,7 +151,7 @@ class Exchange(Struct, kw_only=True):
     """The decoded response, if it was translated."""
 
     status: int = 0
-    """The status that the client received; 499 if it left before the end."""
+    """The status that the client received, or `CLIENT_LEFT`."""
     error: str | None = None
     losses: list[Loss] = []
     usage: Usage | None = None

@@ -26,13 +26,11 @@ from metis.gateway.client_sessions import (
     tenant_key,
 )
 from metis.gateway.exchange import Exchange
-from metis.gateway.stored_exchange import (
-    Priced,
+from metis.gateway.stored_exchange import Priced, new_session, note
+from metis.gateway.stored_messages import (
     StoredMessages,
     answered_calls,
     last_run_start,
-    new_session,
-    note,
     run_of_calls,
     system_texts,
 )

@@ -20,6 +20,7 @@ import msgspec
 
 from metis.adapters.request_reader import RequestReader
 from metis.canonical.errors import (
+    EventError,
     InvalidMessageError,
     MetisError,
     StoreError,
@@ -29,7 +30,7 @@ from metis.canonical.errors import (
     UnknownMessageError,
     UnknownSessionError,
 )
-from metis.events import Actor, Bus, SqliteTrace
+from metis.events import Actor, Bus, SqliteTrace, subscribe_hooks
 from metis.gateway.client_sessions import (
     MAIN,
     Join,
@@ -42,13 +43,7 @@ from metis.gateway.exchange import Exchange, Tenant
 from metis.gateway.exchange_plans import Draft, ExchangePlans
 from metis.gateway.exchange_queue import Accepted, RecentExchanges, Waiting, WaitingExchanges
 from metis.gateway.placement import PlannedExchange, name_session, resolve, spooled_entries
-from metis.gateway.stored_exchange import (
-    Priced,
-    call_event,
-    exchange_record,
-    open_trace,
-    wire_body,
-)
+from metis.gateway.stored_exchange import Priced, call_event, exchange_record, wire_body
 from metis.session.events import Trace
 from metis.session.models import Models
 from metis.store import Store
@@ -129,7 +124,7 @@ class Recorder:
         """Start the task that stores exchanges, and the trace."""
         if self._store is not None and self._task is None:
             if self._trace_path is not None:
-                self._trace, self.bus = open_trace(self._trace_path)
+                self._trace, self.bus = _open_trace(self._trace_path)
             self._waiting.adopt()
             self._wake.set()
             self._task = asyncio.create_task(self._run(), name="metis-gateway-recorder")
@@ -447,3 +442,17 @@ class Recorder:
                 if self._is_batch_full:
                     await self._store_planned()
             await self._store_planned()
+
+
+def _open_trace(path: Path) -> tuple[SqliteTrace | None, Bus | None]:
+    """Return the trace of a gateway and its bus; without a place to write there is none."""
+    try:
+        trace = SqliteTrace(path)
+    # A full disk or a read-only home must not prevent an answer.
+    except (EventError, OSError) as error:
+        log.warning("events are not traced: %s", error)
+        return None, None
+    bus = Bus(strict=False)
+    bus.subscribe_batches(trace.append, name="trace")
+    subscribe_hooks(bus)
+    return trace, bus

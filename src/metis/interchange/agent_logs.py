@@ -7,12 +7,8 @@ from typing import Any, cast
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock
 from metis.canonical.message import Role
-from metis.interchange.message_list import (
+from metis.interchange.foreign_content import (
     Call,
-    ForeignConversation,
-    ForeignMessage,
-    ForeignSummary,
-    MessageListFormat,
     Part,
     Result,
     media_block,
@@ -24,6 +20,12 @@ from metis.interchange.message_list import (
     time_of,
     to_text,
     usage_of,
+)
+from metis.interchange.message_list import (
+    ForeignConversation,
+    ForeignMessage,
+    ForeignSummary,
+    MessageListFormat,
 )
 from metis.interchange.source import ForeignRecord, Source
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text

@@ -5,12 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock
 from metis.canonical.message import Role
-from metis.interchange.message_list import (
+from metis.interchange.foreign_content import (
     Call,
-    ForeignConversation,
-    ForeignMessage,
-    ForeignSummary,
-    MessageListFormat,
     Part,
     Result,
     anthropic_parts,
@@ -21,6 +17,12 @@ from metis.interchange.message_list import (
     role_of,
     text_parts,
     time_of,
+)
+from metis.interchange.message_list import (
+    ForeignConversation,
+    ForeignMessage,
+    ForeignSummary,
+    MessageListFormat,
 )
 from metis.interchange.source import ForeignRecord, Source
 from metis.wire.json_access import Wire, maybe_count, maybe_object, maybe_text

@@ -10,12 +10,8 @@ import msgspec
 from metis.canonical.blocks import TextBlock, ThinkingBlock
 from metis.canonical.errors import ForeignDocumentError
 from metis.canonical.message import Role
-from metis.interchange.framework_messages import responses_messages
-from metis.interchange.message_list import (
+from metis.interchange.foreign_content import (
     Call,
-    ForeignConversation,
-    ForeignMessage,
-    MessageListFormat,
     Part,
     Result,
     objects,
@@ -25,6 +21,8 @@ from metis.interchange.message_list import (
     text_parts,
     time_of,
 )
+from metis.interchange.framework_messages import responses_messages
+from metis.interchange.message_list import ForeignConversation, ForeignMessage, MessageListFormat
 from metis.interchange.source import Source
 from metis.wire.json_access import Wire, maybe_count, maybe_object, maybe_text
 from metis.wire.response import new_usage

@@ -10,11 +10,8 @@ from typing import Any
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock
 from metis.canonical.message import Role
-from metis.interchange.message_list import (
+from metis.interchange.foreign_content import (
     Call,
-    ForeignConversation,
-    ForeignMessage,
-    MessageListFormat,
     Part,
     Result,
     content_block,
@@ -28,6 +25,7 @@ from metis.interchange.message_list import (
     to_text,
     usage_of,
 )
+from metis.interchange.message_list import ForeignConversation, ForeignMessage, MessageListFormat
 from metis.interchange.source import Source
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 

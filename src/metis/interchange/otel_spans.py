@@ -13,11 +13,8 @@ import msgspec
 
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.message import Role
-from metis.interchange.message_list import (
+from metis.interchange.foreign_content import (
     Call,
-    ForeignConversation,
-    ForeignMessage,
-    MessageListFormat,
     Part,
     Result,
     content_block,
@@ -29,6 +26,7 @@ from metis.interchange.message_list import (
     to_text,
     usage_of,
 )
+from metis.interchange.message_list import ForeignConversation, ForeignMessage, MessageListFormat
 from metis.interchange.source import Source
 from metis.wire.json_access import Wire, maybe_object, maybe_text
 

@@ -5,12 +5,9 @@ same ids. Nothing in a file is an error: what has no meaning is stored as it is 
 """
 
 import hashlib
-import tempfile
-import weakref
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import IO, Any, ClassVar, overload
+from typing import Any, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +21,7 @@ from metis.canonical.metadata import MessageMetadata, Usage
 from metis.canonical.rules import validate
 from metis.catalog.cost import price
 from metis.interchange.conversion import ConversionContext, orphan_result_content
+from metis.interchange.entry_list import EntryList
 from metis.interchange.source import ForeignRecord
 from metis.projection.loss import Change, Loss
 from metis.store.entries import (
@@ -31,7 +29,6 @@ from metis.store.entries import (
     KnownEntry,
     MessageEntry,
     SidecarEntry,
-    decode_trusted_entry,
     encode_entry,
     entry_of,
 )
@@ -46,8 +43,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ORDINAL_BITS, _HASH_BITS = 32, 48
 _MAX_LISTED = 200
-# A session of this size is in memory; a longer one is in a file that has no name.
-_MEMORY_BYTES = 16 * 1024 * 1024
 
 
 class NamedFormat:
@@ -57,76 +52,6 @@ class NamedFormat:
     """The name for `--format`."""
     system: ClassVar[str]
     """The name under which messages store what only this program needs."""
-
-
-class EntryList(Sequence[KnownEntry]):
-    """Entries as JSON, decoded when they are used; those of a long session are in a file.
-
-    As objects, with what its records differ in, a session takes five times the size of its file.
-    """
-
-    def __init__(self, entries: Iterable[KnownEntry] = ()) -> None:
-        self._newest: list[bytes] = []
-        self._newest_bytes = 0
-        self._file: IO[bytes] | None = None
-        # Where the entries in the file end.
-        self._ends = array("q", [0])
-        self.extend(map(encode_entry, entries))
-
-    def extend(self, encoded: Iterable[bytes]) -> None:
-        """Add entries that `encode_entry` has written."""
-        for data in encoded:
-            self._newest.append(data)
-            self._newest_bytes += len(data)
-            if self._newest_bytes > _MEMORY_BYTES:
-                self._move_to_file()
-
-    def _move_to_file(self) -> None:
-        if self._file is None:
-            # It has no name, so that nobody can open it and nothing is left after a crash.
-            self._file = tempfile.TemporaryFile(prefix="metis-")  # noqa: SIM115 - closed below
-            weakref.finalize(self, self._file.close)
-        self._file.seek(self._ends[-1])
-        for data in self._newest:
-            self._file.write(data)
-            self._ends.append(self._ends[-1] + len(data))
-        self._newest, self._newest_bytes = [], 0
-
-    def _encoded(self, index: int) -> bytes:
-        file_count = len(self._ends) - 1
-        if index >= file_count or self._file is None:
-            return self._newest[index - file_count]
-        self._file.seek(self._ends[index])
-        return self._file.read(self._ends[index + 1] - self._ends[index])
-
-    def _all_encoded(self) -> Iterator[bytes]:
-        return map(self._encoded, range(len(self)))
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1 + len(self._newest)
-
-    @overload
-    def __getitem__(self, index: int) -> KnownEntry: ...
-    @overload
-    def __getitem__(self, index: slice) -> "EntryList": ...
-    def __getitem__(self, index: int | slice) -> "KnownEntry | EntryList":
-        places = range(len(self))[index]
-        if isinstance(places, int):
-            return decode_trusted_entry(self._encoded(places))
-        part = EntryList()
-        part.extend(map(self._encoded, places))
-        return part
-
-    def __iter__(self) -> Iterator[KnownEntry]:
-        return map(decode_trusted_entry, self._all_encoded())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, EntryList) or len(self) != len(other):
-            return False
-        pairs = zip(self._all_encoded(), other._all_encoded(), strict=True)
-        return all(one == two for one, two in pairs)
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - it grows
 
 
 class ForeignSession(Struct):

@@ -10,8 +10,9 @@ from metis.canonical.errors import UnknownSessionError
 from metis.canonical.ids import is_ulid, new_tool_use_id, new_ulid_after
 from metis.canonical.message import SCHEMA_VERSION, Message
 from metis.canonical.metadata import MessageMetadata, Usage
+from metis.interchange.entry_list import EntryList
 from metis.interchange.handoff_links import HandoffLink, HandoffLinks
-from metis.interchange.session_draft import EntryList, ForeignSession, call_wire_ids, entry_key
+from metis.interchange.session_draft import ForeignSession, call_wire_ids, entry_key
 from metis.store import SessionRecord, Store
 from metis.store.database import Transaction
 from metis.store.entries import (
