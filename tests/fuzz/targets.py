@@ -55,9 +55,9 @@ from metis.tools.html_text import html_to_text
 from metis.wire.call import RequestContext
 
 CONTEXT = RequestContext(session_id="sess_fuzz", tools=("f", "look"))
-_CUTS = (7, 64, 256, *(4096,) * 6, *(1 << 20,) * 6)
+_CUTS = (7, 64, 64, 256, 256, 256, *(4096,) * 16, *(1 << 20,) * 17)
 """The sizes of chunks, by the length of an input: small ones cost most and find little more."""
-_FULL_CHECK = 8
+_FULL_CHECK = 16
 """One in this many inputs, by length, has a message stored, read and sent again."""
 _WIDTH = 60
 _RECORD = SessionRecord(

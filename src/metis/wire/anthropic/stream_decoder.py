@@ -262,7 +262,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
     def _add_input(
         self, index: int, block: _PartialBlock, text: str, events: list[StreamEvent]
     ) -> None:
-        if block.is_closed or block.wire.get("type") in _WITHOUT_INPUT:
+        if block.is_closed or maybe_text(block.wire.get("type")) in _WITHOUT_INPUT:
             return
         block.arguments.append(text)
         self._meter.add_arguments(block, len(text))

@@ -369,7 +369,7 @@ def encode_image(
 def _for_purpose(wire: Wire, purpose: ItemPurpose) -> Wire:
     if purpose in ("history", "response"):
         return wire
-    if purpose == "stateless" and wire.get("type") in _TYPES_WITH_ID:
+    if purpose == "stateless" and maybe_text(wire.get("type")) in _TYPES_WITH_ID:
         # With `store: false` OpenAI answers 400 or 404 to the ids of its own items (T07).
         wire = {key: value for key, value in wire.items() if key != "id"}
     if wire.get("type") == "reasoning":
