@@ -365,6 +365,16 @@ def test_a_key_with_escaped_characters_or_backwards_is_concealed(spelled: str) -
     assert "[key]" in without_key(f"bad key {spelled[7:-7]}", KEY)
 
 
+@pytest.mark.parametrize("kind", echoes())
+def test_every_part_of_eight_characters_is_recognised_at_every_place(kind: str) -> None:
+    echo = echoes()[kind]
+    longest_escape = 6
+    size = 9 * longest_escape if set(echo) & set("%\\&") else 8
+    for start in range(9, len(echo) - size - 3):  # `user:` is before a login
+        text = f"{'.' * (start % 7)}{echo[start : start + size]}{'.' * (start % 5)}"
+        assert "[key]" in without_key(text, KEY), text
+
+
 def test_ordinary_words_of_an_error_are_not_concealed() -> None:
     text = "Incorrect API key provided: sk-can***cdef. Rate limit 0123456 of 100%25 reached."
     assert without_key(text, KEY) == text

@@ -387,9 +387,13 @@ class Recorder:
                 continue
             except MetisError:
                 await self._store_one_by_one(store, batch)
-            bodies = [planned.exchange for planned in batch if planned.exchange.records_bytes]
+            bodies = [
+                wire_body(planned.exchange, planned.priced, self._keys_of(planned.exchange))
+                for planned in batch
+                if planned.exchange.records_bytes
+            ]
             if bodies:
-                store.add_wire_bodies([wire_body(each, self._keys_of(each)) for each in bodies])
+                store.add_wire_bodies(bodies)
             for _ in batch:
                 waiting, planned = self._planned.popleft()
                 self._planned_bytes -= planned.job.size

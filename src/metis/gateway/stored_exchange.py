@@ -229,8 +229,11 @@ def exchange_record(exchange: Exchange, usage: Usage | None) -> bytes:
     )
 
 
-def wire_body(exchange: Exchange, keys: Sequence[str]) -> WireBody:
+def wire_body(exchange: Exchange, priced: Priced, keys: Sequence[str]) -> WireBody:
     """Return the bytes that a provider got and sent; its keys are not stored."""
+    message = priced.message
+    is_complete = message is not None and message.metadata.status is MessageStatus.COMPLETE
+    conceal = partial(_without_keys, keys=keys, may_have_errors=not is_complete)
     return WireBody(
         id=exchange.id,
         session_id=exchange.session_id,
@@ -239,13 +242,13 @@ def wire_body(exchange: Exchange, keys: Sequence[str]) -> WireBody:
         status=exchange.status,
         request=exchange.sent_body or exchange.request_body,
         response=exchange.response_parts,
-        conceal=partial(_without_keys, keys=keys) if keys else None,
+        conceal=conceal if keys else None,
     )
 
 
-def _without_keys(data: bytes, keys: Sequence[str]) -> bytes:
+def _without_keys(data: bytes, keys: Sequence[str], *, may_have_errors: bool) -> bytes:
     for key in keys:
-        data = bytes_without_key(data, key)
+        data = bytes_without_key(data, key, may_have_errors=may_have_errors)
     return data
 
 
