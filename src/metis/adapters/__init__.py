@@ -1,6 +1,6 @@
-"""Adapters: a wire protocol bound to a provider, with the types of its whole contract.
+"""Adapters: a wire protocol bound to a provider, with every type of the adapter contract.
 
-Names are loaded when they are first used: to list the providers loads no protocol.
+Names are loaded when they are first used, so that listing the providers imports no protocol.
 """
 
 from importlib import import_module
@@ -54,7 +54,7 @@ _MODULES = (
     "metis.adapters.request_reader",
     "metis.adapters.embeddings",
 )
-"""Where names are looked for, the modules that import least first."""
+"""The modules that define the exported names; those that import least come first."""
 
 __all__ = [
     "Adapter",

@@ -1,4 +1,4 @@
-"""Adapters: a codec bound to a provider, the one entry for conversations, out and in."""
+"""An adapter: a codec bound to a provider. It encodes requests and decodes responses."""
 
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
@@ -61,16 +61,16 @@ _MAX_MODELS = 1000
 
 
 class Adapter(ClientSide):
-    """Translates for one provider in both directions: as its client, and in its place.
+    """Translates for one provider: as its client, and as its stand-in towards other clients.
 
-    An adapter may be shared between threads, tasks and tenants. It holds caches only, which are
-    bounded and keyed by content; no request depends on the one before it.
+    An adapter may be shared between threads, tasks and tenants. Its only state is caches, which
+    are bounded and keyed by content; no request depends on the one before it.
     """
 
     def __init__(
         self, profile: Profile, features: Mapping[str, ModelFeatures] | None = None
     ) -> None:
-        """Speak for a provider; `features` states what some of its models can do, by wire name."""
+        """Create an adapter; `features` overrides what models can do, by their wire names."""
         stated = features or {}
         super().__init__(profile)
 
@@ -83,11 +83,11 @@ class Adapter(ClientSide):
         self._plain_rules = ToolCallRules((), profile.tool_name_length)
 
     def capabilities(self, model: str) -> AdapterCapabilities:
-        """Return what a model can do; for one that the catalogue lacks, the provider's defaults."""
+        """Return what a model can do: the catalogue's facts, or the provider's defaults."""
         return self._model(self.wire_model(model)).capabilities
 
     def capability_set(self, model: str) -> frozenset[Capability]:
-        """Return what a model can do as a set, to look for single capabilities."""
+        """Return the capabilities of a model as a set, for membership tests."""
         return self._model(self.wire_model(model)).capability_set
 
     def wire_model(self, model: str | None) -> str:
@@ -130,39 +130,37 @@ class Adapter(ClientSide):
         plan = self._planner.request_plan(model, options, tools, messages)
         if options.origin is not None and options.origin != self.name:
             plan, messages = self._with_planned_cache(plan, model, options, messages)
-        sent, instruction_losses = plan.history(messages)
+        sent_messages, instruction_losses = plan.history(messages)
         target = self._target(model, plan.options)
-        history = encode_history(sent, profile, model, target, self._histories)
+        history = encode_history(sent_messages, profile, model, target, self._histories)
         if not plan.tools and profile.needs_tool_definitions:
             plan = self._with_placeholder_tools(options, plan, history, model)
         betas, beta_losses = accepted_betas(options, profile) if options.betas else ((), [])
         body_options = plan.options
         if profile.body_keys:
             body_options = self._body_options(plan.options, beta_keys(betas, profile))
-        # Native options may name an input that the provider has stored.
-        is_unsure = history.call_ids is None and messages
-        if is_unsure and history.encoder.is_empty and not options.native.get(profile.protocol):
+        # A history with complete calls is never empty. An empty one is allowed beside native
+        # options, which may name an input that the provider has stored.
+        may_be_empty = history.call_ids is None and messages
+        if may_be_empty and history.encoder.is_empty and not options.native.get(profile.protocol):
             raise InvalidValueError(
                 f"nothing of the messages can be sent to {self.name}; add a user message with text",
                 path="$.messages",
             )
         body = history.encoder.body(plan.tools, body_options)
         if model.counts_output and options.max_output_tokens is None:
-            limit = fitted_output_limit(
-                len(body), history.messages, plan.tools, body_options, model
-            )
-            if limit is not None:
-                fitted = replace(body_options, max_output_tokens=limit)
-                body = history.encoder.body(plan.tools, fitted)
-        budget = options.image_budget
-        if budget is not None and len(body) > budget:
-            recorder = LossRecorder(target)
-            fewer = keep_newest_images(messages, budget, recorder)
-            if recorder.losses:
-                request = self.preview(fewer, tools, replace(options, image_budget=None))
-                return replace(request, losses=[*recorder.losses, *request.losses])
-        # A response to continue is written differently once another message follows it.
-        if history.call_ids is not None and sent and sent[-1].role is not Role.ASSISTANT:
+            body = self._within_window(body, history, plan, body_options, model)
+        if options.image_budget is not None and len(body) > options.image_budget:
+            request = self._with_fewer_images(messages, tools, options, target)
+            if request is not None:
+                return request
+        # A history that ends with a response is not stored: the encoder writes that response
+        # differently once another message follows it.
+        if (
+            history.call_ids is not None
+            and sent_messages
+            and sent_messages[-1].role is not Role.ASSISTANT
+        ):
             self._histories.store(history, len(body))
         path, route_losses = self._route(history.encoder, plan, model)
         session_id = messages[0].session_id if messages else ""
@@ -177,6 +175,38 @@ class Adapter(ClientSide):
             body=body,
             losses=history.losses + [self._loss_of_option(session_id, loss) for loss in losses],
         )
+
+    def _within_window(
+        self,
+        body: bytes,
+        history: EncodedHistory,
+        plan: RequestPlan,
+        options: AdapterOptions,
+        model: ModelFacts,
+    ) -> bytes:
+        """Return a body whose output limit fits into the context window beside the prompt."""
+        limit = fitted_output_limit(len(body), history.messages, plan.tools, options, model)
+        if limit is None:
+            return body
+        return history.encoder.body(plan.tools, replace(options, max_output_tokens=limit))
+
+    def _with_fewer_images(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition],
+        options: AdapterOptions,
+        target: Target,
+    ) -> WireRequest | None:
+        """Return the request with only as many images as its budget of bytes allows.
+
+        None if no image can be left out.
+        """
+        recorder = LossRecorder(target)
+        fewer_images = keep_newest_images(messages, options.image_budget or 0, recorder)
+        if not recorder.losses:
+            return None
+        request = self.preview(fewer_images, tools, replace(options, image_budget=None))
+        return replace(request, losses=[*recorder.losses, *request.losses])
 
     def _with_planned_cache(
         self,
@@ -241,7 +271,7 @@ class Adapter(ClientSide):
         ]
 
     def _requested_model(self, options: AdapterOptions) -> ModelFacts:
-        """Return the model of a request, with the target that its options make of it."""
+        """Return the model of a request, with its target adjusted to the options."""
         name = options.model
         native = options.native.get(self.profile.protocol, {})
         # A client of this provider names the model as the provider does: no alias is resolved.
@@ -282,12 +312,14 @@ class Adapter(ClientSide):
         *,
         model: str | None = None,
     ) -> int:
-        """Return about how many tokens a request will take, without a network call."""
+        """Return an estimate of the input tokens of a request, without a network call."""
         facts = self._model(self.wire_model(model))
-        sent = tools if facts.capabilities.supports_tools else ()
+        sent_messages = tools if facts.capabilities.supports_tools else ()
         if self.profile.issuer_scope:
             messages = for_issuer(messages, self.profile)
-        return TokenEstimate(facts.token_rates, facts.target).request_tokens(messages, sent)
+        return TokenEstimate(facts.token_rates, facts.target).request_tokens(
+            messages, sent_messages
+        )
 
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
@@ -295,8 +327,8 @@ class Adapter(ClientSide):
         """Return the message of a response; an error body raises the error that it states.
 
         Raises:
-            ResponseLimitError: it has more than `context.limits` allow; the error has the message
-                up to there.
+            ResponseLimitError: the response exceeds `context.limits`; the error has the message
+                up to the limit.
         """
         context = self.complete_context(context)
         message = self._codec.decode_response(body_bytes(body), context)
@@ -309,7 +341,11 @@ class Adapter(ClientSide):
         raise error
 
     def _adapted(self, message: Message, context: RequestContext) -> Message:
-        """Return a message with what is special about the host that sent it."""
+        """Return a decoded message with the quirks of its host removed.
+
+        Thinking between tags becomes a block, sealed parts get their issuer, and tool calls our
+        names; JSON output that a host put into the thinking is added as text.
+        """
         if self.profile.tags_thinking:
             message = split_think_tags(message, self.name)
         if self.profile.issuer_scope:
@@ -350,8 +386,8 @@ class Adapter(ClientSide):
     ) -> list[StreamEvent]:
         """Return the events of a response that this provider has not streamed.
 
-        They have the original form of each part, so that a client which wants a stream reads the
-        same keys as in the plain response.
+        They carry the original form of each part, so that a client that asked for a stream reads
+        the same keys as in the plain response.
         """
         context = replace(self.complete_context(context), status=None)
         events = None
@@ -398,7 +434,7 @@ def get(
 
     `place` is for providers that need one in the path: `projects/p/locations/l` of Vertex.
     `account` names whose key is used: what was sealed for one account is sent to no other.
-    `redact_ids` lets models see hashes in place of our call ids.
+    `redact_ids` sends hashes in place of our call ids.
 
     >>> get("anthropic").name
     'anthropic'

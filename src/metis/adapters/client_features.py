@@ -1,8 +1,8 @@
-"""What a client's request asks of its provider beside the body, for the host that serves it.
+"""Features that a client expects of its provider, requested from the host that serves it instead.
 
-Beta features of Anthropic are named in a header or in the body, and hosts of Claude accept
-different ones (T220). Clients of providers that cache by themselves set no cache marks: where a
-provider caches only marked prefixes, marks are added for them (T221).
+Beta features of Anthropic are named in a header or in the body, and each host of Claude accepts
+different ones (T220). Clients of providers with automatic caching set no cache marks; where the
+serving provider caches only marked prefixes, marks are added for them (T221).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ from metis.wire.json_access import maybe_list
 BETA_HEADER: Final = "anthropic-beta"
 _BETA_KEY: Final = "anthropic_beta"
 MAX_BETAS: Final = 64
-"""How many beta features of a client are passed on."""
+"""How many beta features of a client are passed on; a client controls the length of the header."""
 _CHARACTERS_PER_TOKEN: Final = 4
 _MEDIA_CHARACTERS: Final = 4000
-"""What an image or a sealed part counts as."""
+"""The length that an image or a sealed part is assumed to have."""
 _INSTRUCTIONS = (Role.SYSTEM, Role.DEVELOPER)
 
 
@@ -41,21 +41,22 @@ def client_betas(context: RequestContext, native: Mapping[str, Any]) -> tuple[st
 def accepted_betas(
     options: AdapterOptions, profile: Profile
 ) -> tuple[tuple[str, ...], list[OptionLoss]]:
-    """Return the beta features that a host is asked for, and a loss for those it does not have.
+    """Return the beta features to request from a host, and a loss for those it does not have.
 
-    A client of the host itself, or a caller, may name features that no table has yet.
+    Features that a caller or a client of the host itself names are sent unchecked: they may be
+    newer than the table of the profile.
     """
     betas = options.betas
     if not betas:
         return (), []
     if options.origin in (None, profile.name):
         return (betas if profile.has_betas else ()), []
-    sent = dict.fromkeys(profile.betas[name] for name in betas if name in profile.betas)
-    lost = [name for name in betas if name not in profile.betas]
-    if not lost:
-        return tuple(sent), []
-    reason = f"{profile.name} does not have {', '.join(lost)}"
-    return tuple(sent), [OptionLoss("betas", reason)]
+    accepted = dict.fromkeys(profile.betas[name] for name in betas if name in profile.betas)
+    unsupported = [name for name in betas if name not in profile.betas]
+    if not unsupported:
+        return tuple(accepted), []
+    reason = f"{profile.name} does not have {', '.join(unsupported)}"
+    return tuple(accepted), [OptionLoss("betas", reason)]
 
 
 def beta_headers(betas: Sequence[str], profile: Profile) -> dict[str, str]:
@@ -64,7 +65,7 @@ def beta_headers(betas: Sequence[str], profile: Profile) -> dict[str, str]:
 
 
 def beta_keys(betas: Sequence[str], profile: Profile) -> dict[str, Any]:
-    """Return the key of the body that names beta features, where the host reads that."""
+    """Return the body key that names beta features, where the host reads one."""
     return {_BETA_KEY: list(betas)} if betas and profile.beta_place == "body" else {}
 
 
@@ -78,8 +79,8 @@ def with_planned_cache(
 ) -> tuple[Mapping[str, Any], Sequence[Message], list[OptionLoss]]:
     """Return native keys or messages with cache marks, for a client whose provider needs none.
 
-    Writing to a cache costs more than reading the prompt once, so that only a request is marked
-    that another will probably follow: one with tools, or one that continues a conversation.
+    Writing to a cache costs more than reading the prompt once. So only requests are marked that
+    another one will probably follow: those with tools, and those that continue a conversation.
     """
     origin = find_profile(options.origin or "")
     if profile.marked_model_pattern is None or not model.target.cache_marks:
@@ -95,16 +96,17 @@ def with_planned_cache(
     loss = OptionLoss("cache_control", reason, Change.SYNTHESISED)
     if profile.cache_on_request and profile.is_usual_host:
         return {"cache_control": {"type": "ephemeral"}}, messages, [loss]
-    return {}, _marked(messages), [loss]
+    return {}, _with_cache_marks(messages), [loss]
 
 
-def _marked(messages: Sequence[Message]) -> list[Message]:
+def _with_cache_marks(messages: Sequence[Message]) -> list[Message]:
     """Mark the end of the instructions, of the last message and of the one sent before it."""
     marked = list(messages)
     roles = [message.role for message in messages]
     indexes = {len(messages) - 1}
     if Role.ASSISTANT in roles:
-        # What the request before this one ended with: its mark finds what that one wrote.
+        # The last message of the previous request: a mark there reads the cache entry that the
+        # previous request wrote.
         indexes.add(len(roles) - 1 - roles[::-1].index(Role.ASSISTANT) - 1)
     first = next((n for n, role in enumerate(roles) if role not in _INSTRUCTIONS), len(roles))
     indexes.add(first - 1)
@@ -118,7 +120,7 @@ def _marked(messages: Sequence[Message]) -> list[Message]:
 
 def _is_long(messages: Sequence[Message], min_tokens: int) -> bool:
     """Whether a prompt may be long enough to be cached; tools are not counted."""
-    size, least = 0, min_tokens * _CHARACTERS_PER_TOKEN
+    size, min_characters = 0, min_tokens * _CHARACTERS_PER_TOKEN
     for message in messages:
         for block in message.content:
             match block:
@@ -130,6 +132,6 @@ def _is_long(messages: Sequence[Message], min_tokens: int) -> bool:
                     size += len(str(block.input))
                 case _:
                     size += _MEDIA_CHARACTERS
-        if size >= least:
+        if size >= min_characters:
             return True
-    return size >= least
+    return size >= min_characters

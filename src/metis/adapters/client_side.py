@@ -1,6 +1,6 @@
-"""One side of an adapter: it speaks to the clients of a provider, in its place.
+"""The server side of an adapter: it stands in for a provider towards clients of its protocol.
 
-Requests of clients are decoded, and responses are written as the provider would have sent them.
+Requests of clients are decoded, and responses are encoded as the provider would have sent them.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
@@ -19,7 +19,7 @@ from metis.adapters.response_encoder import (
     report_seals,
     response_for_client,
 )
-from metis.adapters.seals import Face, restore_seals, seal_keys
+from metis.adapters.seals import ClientSeals, restore_seals, seal_keys
 from metis.adapters.think_tags import ThinkTagEncoder, join_think_tags, split_think_tags
 from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
@@ -31,13 +31,13 @@ from metis.wire.original_form import has_foreign_form
 
 
 class ClientSide:
-    """Translates for clients that speak a provider's protocol."""
+    """Decodes requests of clients that speak a provider's protocol, and encodes responses."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.name = profile.name
         self._codec = CODECS[profile.protocol]
-        self._usual_face = Face(profile, RequestContext(session_id="usual"))
+        self._default_seals = ClientSeals(profile, RequestContext(session_id="usual"))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
@@ -53,15 +53,15 @@ class ClientSide:
     def client_messages(
         self, messages: Sequence[Message], context: RequestContext
     ) -> tuple[Message, ...]:
-        """Return decoded messages with the thinking in their tags, and the seals in envelopes."""
+        """Return decoded messages with thinking between tags as blocks, and envelopes opened."""
         if self.profile.tags_thinking:
             messages = [split_think_tags(message, self.name) for message in messages]
-        return self._face(context).open_all(messages)
+        return self._client_seals(context).open_all(messages)
 
-    def _face(self, context: RequestContext) -> Face:
-        # Most clients have the same face, and a face is made for each request and response.
-        is_usual = context.issuer is None and context.on_seals is None
-        return self._usual_face if is_usual else Face(self.profile, context)
+    def _client_seals(self, context: RequestContext) -> ClientSeals:
+        # Needed for each request and response, and the same for nearly all clients.
+        is_default = context.issuer is None and context.on_seals is None
+        return self._default_seals if is_default else ClientSeals(self.profile, context)
 
     def with_client_options(
         self, request: CanonicalRequest, context: RequestContext
@@ -92,10 +92,10 @@ class ClientSide:
     def response_context(
         self, request: CanonicalRequest, context: RequestContext | None = None
     ) -> RequestContext:
-        """Return the context with which a response to this client's request is written.
+        """Return the context to encode the response to a client's request with.
 
-        It has the tools as the client declared them, the model that it asked for, and whether its
-        stream states the usage. `tools` are the functions that another provider gets.
+        It has the tools as the client declared them, the requested model, and whether the stream
+        states the usage. Its `tools` are the functions that another provider gets.
         """
         return response_context(request, self.complete_context(context), self.profile.protocol)
 
@@ -108,14 +108,14 @@ class ClientSide:
     def encode_response(
         self, message: Message, context: RequestContext | None = None
     ) -> ServedResponse:
-        """Return what `to_wire_response` does, with its losses, and write none to the log."""
+        """Return the body of `to_wire_response` with its losses, without logging them."""
         is_foreign = has_foreign_form(message, self.profile.protocol, self.name)
         if self.profile.tags_thinking and not is_foreign:
             message = join_think_tags(message)
         context = self.complete_context(context)
         report_seals(message, self.profile, context)
-        face = self._face(context)
-        message, losses = response_for_client(message, self.profile, face)
+        client_seals = self._client_seals(context)
+        message, losses = response_for_client(message, self.profile, client_seals)
         body = self._codec.encode_response(message, context)
         return ServedResponse(body, losses)
 
@@ -131,7 +131,7 @@ class ClientSide:
             encoder = ThinkTagEncoder(encoder, self.name)
         if self.profile.aws_framed:
             encoder = AwsFrameEncoder(encoder, self._codec)
-        return ClientStreamEncoder(encoder, self.profile, self._face(context), context)
+        return ClientStreamEncoder(encoder, self.profile, self._client_seals(context), context)
 
     async def stream_to_wire(
         self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None

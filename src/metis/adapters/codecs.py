@@ -41,7 +41,7 @@ PROTOCOLS: Final = (
 
 
 class _Codecs(Mapping[str, Codec]):
-    """Codecs that are imported when they are first used: most programs need one or two."""
+    """Codecs by protocol, each imported when it is first used: most programs need one or two."""
 
     def __init__(self) -> None:
         self._imported: dict[str, Codec] = {}
@@ -88,8 +88,13 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 def body_bytes(body: object) -> bytes:
-    """Return a body as bytes; one that is given as a dict is encoded."""
-    # A dict is encoded and decoded again, so that nobody can change a message through it later.
+    """Return a body as bytes; a dict is encoded as JSON.
+
+    Raises:
+        DecodeError: the body is neither bytes nor a dict of JSON values.
+    """
+    # A dict is encoded and then decoded: a message must not share objects that its caller can
+    # change later.
     if isinstance(body, bytes):
         return body
     if isinstance(body, bytearray | memoryview):
@@ -137,8 +142,8 @@ class AwsFrameDecoder:
         return self._failure() + self._decoder.finish()
 
     def _failure(self) -> list[StreamEvent]:
-        # Stated once, in the form of the protocol, so that the inner decoder ends its message
-        # with it.
+        # Passed once to the inner decoder, in the form of its protocol, so that its message ends
+        # with this error.
         error = self._parser.error
         if error is None or self._has_failed:
             return []

@@ -1,10 +1,11 @@
-"""Tools of a client that are no plain functions, on their way to another provider and back (T219).
+"""Tools of a client that are not plain functions, translated for another provider (T219).
 
-A host that has the kinds of the client's protocol gets them as they are. All others get functions,
-under names that are unique in the request; calls in the history get the same names.
+A host that supports the tool kinds of the client's protocol gets them unchanged. All others get
+functions under names that are unique in the request; calls in the history get the same names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from msgspec import Struct
@@ -23,18 +24,18 @@ from metis.wire.original_form import original_form_of
 _RESPONSES = "openai_responses"
 _ADDITIONAL_TOOLS = "additional_tools"
 MAX_DECLARED = 2000
-"""How many tools a request may declare in this way; the rest is ignored with a loss."""
+"""How many tools of other kinds a request may declare; further ones are ignored with a loss."""
 
 
 class DeclaredTools(Struct, frozen=True):
-    """The tools of one request that are no plain functions."""
+    """The tools of one request that are not plain functions."""
 
     functions: tuple[DeclaredTool, ...] = ()
-    """Those that a target gets as functions."""
+    """Tools that the target gets as functions."""
     native: tuple[Mapping[str, Any], ...] = ()
-    """Those that it gets as the client declared them."""
+    """Tools that the target gets as the client declared them."""
     call_names: Mapping[tuple[str, str], str] = {}
-    """The functions whose names differ from those of the calls, by namespace and name."""
+    """Function names by namespace and name of the client's tool, where the two differ."""
     has_items: bool = False
     """Whether messages of the history are declarations and nothing else."""
 
@@ -56,14 +57,14 @@ class DeclaredTools(Struct, frozen=True):
         """Return messages without declarations, whose calls have the names of the functions."""
         if self.has_items:
             messages = [message for message in messages if not _is_declaration(message)]
-        return [self._with_names(each) for each in messages] if self.call_names else messages
+        return [self._with_names(message) for message in messages] if self.call_names else messages
 
     def _with_names(self, message: Message) -> Message:
         if message.role is not Role.ASSISTANT:
             return message
         forms = maybe_object(original_form_of(message, _RESPONSES).get("calls"))
         content = tuple(self._renamed(block, forms) for block in message.content)
-        is_same = all(map(_is, content, message.content))
+        is_same = all(map(is_, content, message.content))
         return message if is_same else replace(message, content=content)
 
     def _renamed(self, block: ContentBlock, forms: Mapping[str, Any]) -> ContentBlock:
@@ -74,17 +75,13 @@ class DeclaredTools(Struct, frozen=True):
         return block if name is None else replace(block, name=name)
 
 
-def _is(first: object, second: object) -> bool:
-    return first is second
-
-
 NO_DECLARED_TOOLS = DeclaredTools()
 
 
 def declared_tools(
     options: AdapterOptions, messages: Sequence[Message], profile: Profile
 ) -> DeclaredTools:
-    """Return how a target gets the tools of a client that are no plain functions."""
+    """Return the form in which a target gets the tools of a client that are not functions."""
     if options.origin is None or options.origin == profile.name:
         return NO_DECLARED_TOOLS
     functions: list[DeclaredTool] = []
@@ -93,16 +90,20 @@ def declared_tools(
         codec = CODECS.get(protocol)
         if codec is None or codec.declared_tools is None:
             continue
-        more = [*_declarations(messages)][:MAX_DECLARED] if protocol == _RESPONSES else []
+        input_tools = [*_declarations(messages)][:MAX_DECLARED] if protocol == _RESPONSES else []
         if protocol == profile.protocol and profile.tool_kinds:
             kinds = profile.tool_kinds
-            given = [maybe_object(tool) for tool in (*maybe_list(keys.get("tools")), *more)]
-            native += [tool for tool in given if tool.get("type") in kinds]
-            more = [tool for tool in more if maybe_object(tool).get("type") == "function"]
-            plain = {"tools": [tool for tool in given if tool.get("type") == "function"]}
-            functions += codec.declared_tools(plain, more)[:MAX_DECLARED]
+            declared = [
+                maybe_object(tool) for tool in (*maybe_list(keys.get("tools")), *input_tools)
+            ]
+            native += [tool for tool in declared if tool.get("type") in kinds]
+            input_tools = [
+                tool for tool in input_tools if maybe_object(tool).get("type") == "function"
+            ]
+            plain = {"tools": [tool for tool in declared if tool.get("type") == "function"]}
+            functions += codec.declared_tools(plain, input_tools)[:MAX_DECLARED]
         else:
-            functions += codec.declared_tools(keys, more)[:MAX_DECLARED]
+            functions += codec.declared_tools(keys, input_tools)[:MAX_DECLARED]
     has_items = any(map(_is_declaration, messages)) if _RESPONSES in options.native else False
     if not functions and not native and not has_items:
         return NO_DECLARED_TOOLS
@@ -117,12 +118,12 @@ def declared_tools(
 def response_context(
     request: CanonicalRequest, context: RequestContext, protocol: str
 ) -> RequestContext:
-    """Return a context with what the response side has to know about a client's request."""
+    """Return a context with the facts of a client's request that its response depends on."""
     codec, native = CODECS[protocol], request.options.native.get(protocol, {})
     declared: tuple[DeclaredTool, ...] = ()
     if codec.declared_tools is not None:
-        more = _declarations(request.messages) if protocol == _RESPONSES else ()
-        declared = codec.declared_tools(native, [*more][:MAX_DECLARED])[:MAX_DECLARED]
+        input_tools = _declarations(request.messages) if protocol == _RESPONSES else ()
+        declared = codec.declared_tools(native, [*input_tools][:MAX_DECLARED])[:MAX_DECLARED]
     include_usage = protocol != "openai_chat" or bool(
         maybe_object(native.get("stream_options")).get("include_usage")
     )

@@ -1,7 +1,7 @@
-"""Messages of other hosts in the form that one host accepts, and the keys that get lost.
+"""Messages of other hosts in the form that one host accepts, with a loss for each dropped key.
 
-The encoder of a protocol writes a message in its original form. A message of another host has none
-for this one; `Dialect` gives it the form that the host's profile asks for.
+The encoder of a protocol writes a message in its original form. A message of another host has no
+such form for this one; `Dialect` gives it the form that the host's profile requires.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,11 +63,9 @@ def _key_in(path: str) -> str:
 
 
 class Dialect:
-    """How a host wants messages written that do not come from it.
+    """Gives messages that come from elsewhere the form that one host accepts.
 
-    The encoder of a protocol writes a message in its original form. A message of another host has
-    none for this one; here it gets the form that the host's profile asks for. The ids that calls
-    were given are remembered for the requests that follow.
+    Wire ids that were assigned to calls are remembered, so that later requests use the same ones.
     """
 
     __slots__ = ("_fills_thinking", "_is_plain", "_profile", "_used_ids", "_wire_ids")
@@ -81,18 +79,19 @@ class Dialect:
         self._used_ids: set[str] = set()
 
     def copy(self) -> "Dialect":
-        """Return a dialect that can give more ids without changing this one."""
+        """Return a dialect that can assign more ids without changing this one."""
         other = object.__new__(Dialect)
         other._profile = self._profile
         other._fills_thinking, other._is_plain = self._fills_thinking, self._is_plain
-        # Shared: whoever gives more ids replaces them, since most requests give none.
+        # Shared until one of the two assigns an id and replaces its collections: most requests
+        # assign none.
         other._wire_ids, other._used_ids = self._wire_ids, self._used_ids
         return other
 
     def wire_ids(self, call_ids: AbstractSet[str] | None) -> Mapping[str, str] | None:
         """Return the wire ids of calls that are not ours; None if messages need `apply`.
 
-        Fast path: duplicates for many calls at once what `_given_ids` does for each;
+        Fast path: repeats for many calls at once what `_assigned_ids` does for each;
         tests/adapters/test_fast_paths.py compares both.
         """
         if call_ids is None or not self._is_plain or self._profile.one_call_per_message:
@@ -108,8 +107,8 @@ class Dialect:
     def _unchanged_ids(
         self, rule: IdRule, foreign: AbstractSet[str], call_ids: AbstractSet[str]
     ) -> Mapping[str, str] | None:
-        # To leave ids as they are keeps requests equal to what the client itself would send (T02,
-        # T13).
+        # Ids that the host accepts are not changed, so that a request equals what the client
+        # itself would send (T02, T13).
         new = foreign - self._wire_ids.keys()
         if new and (not rule.fits_all(new) or any(map(_looks_like_ours, new))):
             return None
@@ -122,7 +121,7 @@ class Dialect:
         return {call_id: self._wire_ids[call_id] for call_id in foreign}
 
     def apply(self, messages: Sequence[Message], recorder: LossRecorder) -> Sequence[Message]:
-        """Return the messages, each in its original form here or in one that the host accepts."""
+        """Return the messages, each with its original form or with one that the host accepts."""
         protocol = self._profile.protocol
         self._wire_ids, self._used_ids = {**self._wire_ids}, {*self._used_ids}
         if self._profile.one_call_per_message:
@@ -196,10 +195,10 @@ class Dialect:
         return not any(type(block) is ToolUseBlock for block in content)
 
     def _form(self, message: Message, recorder: LossRecorder, *, is_last: bool) -> dict[str, Any]:
-        """Return the form of an assistant message for this host, as a codec would remember it."""
+        """Return an original form for an assistant message, as if this host had sent it."""
         profile, content = self._profile, message.content
         form: dict[str, Any] = {}
-        ids = dict(self._given_ids(content))
+        ids = dict(self._assigned_ids(content))
         if ids:
             form["ids"] = ids
         if any(isinstance(block, _Thinking) for block in content):
@@ -216,8 +215,9 @@ class Dialect:
             form["keys"] = {**form.get("keys", {}), profile.prefill_key: True}
         return form
 
-    def _given_ids(self, content: Sequence[ContentBlock]) -> Iterator[tuple[str, str]]:
-        # Ids of other makers may be too long, or use characters that the host refuses.
+    def _assigned_ids(self, content: Sequence[ContentBlock]) -> Iterator[tuple[str, str]]:
+        # Ids that other programs assigned may be too long, or use characters that the host
+        # refuses.
         rule = self._profile.id_rule
         if rule is None:
             return
@@ -243,7 +243,7 @@ def _host_paths(message: Message, protocol: str) -> Iterable[str]:
 
 
 def _thinking_form(content: Sequence[ContentBlock], key: str | None) -> dict[str, Any]:
-    """Return the form of thinking that has no original one, by the key that the host uses."""
+    """Return a form for thinking without an original one, by the key that the host reads."""
     if key == "parts":
         parts = {
             str(index): {"type": "thinking", "thinking": [{"type": "text", "text": block.text}]}

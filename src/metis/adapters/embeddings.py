@@ -31,7 +31,7 @@ class Embeddings(Struct, frozen=True, kw_only=True):
     vectors: tuple[Sequence[float], ...]
     model: str
     input_tokens: int = 0
-    """How many tokens the provider counted; 0 if it does not say."""
+    """How many tokens the provider counted; 0 if it states none."""
 
 
 class _OpenAIVector(Struct):
@@ -69,7 +69,7 @@ def embedding_path(profile: Profile, model: str) -> str:
     """
     if profile.protocol == "ollama":
         return "/api/embed"
-    # Vertex has the same protocol, and other requests for embeddings.
+    # Vertex speaks the same protocol, but its requests for embeddings differ.
     if profile.protocol == "gemini" and not profile.place and "{place}" not in profile.path:
         return profile.request_path(model).removesuffix(_GEMINI_SUFFIX) + ":batchEmbedContents"
     for suffix in _CHAT_SUFFIXES:
@@ -85,7 +85,9 @@ def embedding_path(profile: Profile, model: str) -> str:
 def embedding_request(
     profile: Profile, model: str, texts: Sequence[str], *, is_query: bool = False
 ) -> WireRequest:
-    """Return the request for the vectors of texts; a query is what others are compared with.
+    """Return the request for the vectors of texts.
+
+    `is_query` marks texts to search with, as opposed to the texts that are searched.
 
     Raises:
         InvalidValueError: the provider has no embeddings, or there are too many texts or an empty
@@ -99,7 +101,7 @@ def embedding_request(
         raise InvalidValueError("an empty text has no embedding", path="$.texts")
     body: dict[str, object] = {"model": model, "input": list(texts)}
     if profile.protocol == "gemini":
-        # Gemini embeds questions and what may answer them in different ways.
+        # Gemini computes different vectors for queries and for the documents that answer them.
         task = "RETRIEVAL_QUERY" if is_query else "RETRIEVAL_DOCUMENT"
         name = f"models/{model}"
         parts = [{"parts": [{"text": text}]} for text in texts]
@@ -109,10 +111,11 @@ def embedding_request(
 
 
 def decode_embeddings(profile: Profile, model: str, body: bytes, count: int) -> Embeddings:
-    """Return the vectors of a response to a request with so many texts.
+    """Return the vectors of a response to a request with `count` texts.
 
     Raises:
-        OtherProviderError: it has no vectors, or not one of the same length for each text.
+        OtherProviderError: the response has no vectors, not one per text, or vectors of different
+            or excessive length.
     """
     try:
         vectors, tokens = _decode(profile.protocol, body)
@@ -141,7 +144,7 @@ def _decode(protocol: str, body: bytes) -> tuple[Sequence[Sequence[float]], int]
         gemini = msgspec.json.decode(body, type=_GeminiResponse)
         return [vector.values for vector in gemini.embeddings], 0
     openai = msgspec.json.decode(body, type=_OpenAIResponse)
-    # OpenAI numbers the vectors; some hosts number none, and their order counts.
+    # OpenAI numbers the vectors. Some hosts leave every index at 0; then the order counts.
     is_numbered = sorted(item.index for item in openai.data) == list(range(len(openai.data)))
     data = sorted(openai.data, key=lambda item: item.index) if is_numbered else openai.data
     tokens = 0 if openai.usage is None else openai.usage.prompt_tokens

@@ -1,7 +1,7 @@
-"""The second step of a request: its history as one host takes it.
+"""The second step of a request: its history, encoded for one host.
 
-`encode_history` projects the messages, writes them in the host's dialect and hands them to the
-encoder of the protocol. The result is kept, so that the next request of the conversation encodes
+`encode_history` projects the messages, converts them to the host's dialect and passes them to the
+encoder of the protocol. The result is cached, so that the next request of the conversation encodes
 only its new messages.
 """
 
@@ -38,9 +38,9 @@ from metis.wire.original_form import EMPTY, PROTOCOL_ONLY_KEYS, with_tool_ids
 
 MAX_CONVERSATIONS: Final = 256
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""How many conversations, and bytes of request bodies, a cache holds; the oldest go first."""
+"""How many conversations and bytes of request bodies a cache has; the oldest are dropped first."""
 _CHANGED_END = 8
-"""How many of the last messages a client may send changed in its next request."""
+"""How many of the last messages of a request a client may change in its next request."""
 
 
 class EncodedHistory(Struct, frozen=True, gc=False):
@@ -51,30 +51,31 @@ class EncodedHistory(Struct, frozen=True, gc=False):
     target: Target
     """What it was projected for: narrower than requested if there are many images (T90)."""
     call_ids: AbstractSet[str] | None
-    """The calls in it, if each has its result: then messages that follow can be projected alone."""
+    """The ids of its calls if every call has a result; messages that follow can then be projected
+    alone."""
     dialect: Dialect
     losses: list[Loss]
     encoder: HistoryEncoder
     has_large_images: bool = False
-    """Whether it has images that would be too large if there were many (T90)."""
+    """Whether it has images that would be too large in a request with many images (T90)."""
     has_marks: bool = False
-    """Whether it has cache marks, which messages of another client could move."""
+    """Whether it has cache marks, which later messages of another client could move."""
     is_base: bool = False
     """Whether it is only the first part of a history that was sent."""
     base: "EncodedHistory | None" = None
-    """The same without its last messages, for clients that change those in the next request."""
+    """This history without its last messages, for clients that change those in the next request."""
 
-    def begins(self, messages: Sequence[Message]) -> bool:
-        """Whether messages begin with the very objects of this history."""
+    def is_prefix_of(self, messages: Sequence[Message]) -> bool:
+        """Whether messages begin with the message objects of this history, compared by identity."""
         return len(self.messages) <= len(messages) and all(map(is_, self.messages, messages))
 
 
 class HistoryCache:
     """Encoded histories of recent conversations; safe to share between threads and tenants.
 
-    An entry is used only for a request with the very message objects that it was made of. Messages
-    are immutable, so the same object is the same content; to be equal is not enough, because for
-    Python `{"n": 1}` and `{"n": true}` are equal.
+    An entry is used only for a request that begins with the same message objects. Messages are
+    immutable, so the same object has the same content. Equality would not be enough, because
+    Python considers `{"n": 1}` and `{"n": true}` equal.
     """
 
     def __init__(
@@ -87,17 +88,17 @@ class HistoryCache:
         self._entries: dict[tuple[str, str, str], tuple[EncodedHistory, int]] = {}
 
     def find(self, messages: Sequence[Message], target: Target) -> EncodedHistory | None:
-        """Return what an earlier request to the target encoded, if these messages begin with it."""
+        """Return the history of an earlier request to the target that these messages begin with."""
         entry = self._entries.get(_key_of(messages, target.model)) if messages else None
         if entry is None:
             return None
         history, _ = entry
         if history.requested_target != target:
             return None
-        if history.begins(messages):
+        if history.is_prefix_of(messages):
             return history
         base = history.base
-        return base if base is not None and base.begins(messages) else None
+        return base if base is not None and base.is_prefix_of(messages) else None
 
     def has_changed_end(self, messages: Sequence[Message], target: Target) -> bool:
         """Whether only the last messages of an earlier request differ from these."""
@@ -117,7 +118,7 @@ class HistoryCache:
         return None
 
     def store(self, history: EncodedHistory, size_bytes: int) -> None:
-        """Keep a history whose request body has that many bytes."""
+        """Store a history whose request body has `size_bytes` bytes."""
         key, entries = _key_of(history.messages, history.target.model), self._entries
         with self._lock:
             replaced = entries.pop(key, None)
@@ -147,72 +148,77 @@ def encode_history(
     target: Target,
     cache: HistoryCache,
 ) -> EncodedHistory:
-    """Return the messages encoded for a target; what the cache has of them is reused."""
+    """Return the messages encoded for a target; a prefix that the cache has is reused."""
     history = None
     earlier = cache.find(messages, target)
-    # Clients of Anthropic move their cache marks: the last messages of a request come again
-    # without them. What precedes those is then encoded apart, and used for the next request.
-    is_moving = earlier is None and cache.has_changed_end(messages, target)
-    if is_moving or (earlier is not None and earlier.is_base):
-        history = _with_base(earlier, messages, profile, model, target)
+    # Clients of Anthropic move their cache marks with every request, so that the last messages of
+    # the previous request come again without marks. The messages before those are encoded
+    # separately and reused for the next request.
+    has_moved_marks = earlier is None and cache.has_changed_end(messages, target)
+    if has_moved_marks or (earlier is not None and earlier.is_base):
+        history = _encode_with_base(earlier, messages, profile, model, target)
     elif earlier is not None:
-        history = _continued(earlier, messages, profile)
+        history = _continue_history(earlier, messages, profile)
     if history is None:
-        history = _encoded(messages, profile, model, target)
+        history = _encode_all(messages, profile, model, target)
     limit = profile.many_images_limit
     if limit is None or not history.has_large_images or count_images(messages) <= limit[0]:
         return history
     # Anthropic refuses images over 2000 pixels in a request with more than 20 images (T90).
     narrow = replace(target, max_image_side=limit[1])
-    return replace(_encoded(messages, profile, model, narrow), requested_target=target)
+    return replace(_encode_all(messages, profile, model, narrow), requested_target=target)
 
 
-def _continued(
+def _continue_history(
     earlier: EncodedHistory, messages: Sequence[Message], profile: Profile
 ) -> EncodedHistory | None:
-    """Return an earlier history with the messages that follow it; None if they change it."""
+    """Return an earlier history with the messages after it; None if they change its encoding."""
     if earlier.call_ids is None:
         return None
-    new = _as_host_knows(messages[len(earlier.messages) :], profile)
-    if earlier.has_marks and not are_native(new, earlier.target):
+    new_messages = _messages_for_host(messages[len(earlier.messages) :], profile)
+    if earlier.has_marks and not are_native(new_messages, earlier.target):
         return None
-    projection = project_appended(new, earlier.target, earlier.call_ids)
+    projection = project_appended(new_messages, earlier.target, earlier.call_ids)
     if projection is None:
         return None
     copies = earlier.dialect.copy(), earlier.encoder.copy()
-    return _extended(earlier, copies, messages, projection, profile)
+    return _extend(earlier, copies, messages, projection, profile)
 
 
-def _with_base(
+def _encode_with_base(
     earlier: EncodedHistory | None,
     messages: Sequence[Message],
     profile: Profile,
     model: ModelFacts,
     target: Target,
 ) -> EncodedHistory | None:
-    """Return a history that is encoded in two parts, the second of which may change."""
+    """Return a history encoded in two parts: a stable base, and an end that may change.
+
+    None if the messages cannot be divided, or the end changes the encoding of the base.
+    """
     end = _base_end(messages)
     base = earlier
     if base is None or len(base.messages) < end:
         if not end:
             return None
-        head = messages[:end]
+        stable_messages = messages[:end]
         if earlier is None:
-            base = _encoded(head, profile, model, target)
+            base = _encode_all(stable_messages, profile, model, target)
         else:
-            base = _continued(earlier, head, profile)
+            base = _continue_history(earlier, stable_messages, profile)
         if base is None or base.call_ids is None:
             return None
         base.encoder.encode_waiting()
         base = replace(base, is_base=True)
-    history = _continued(base, messages, profile)
+    history = _continue_history(base, messages, profile)
     return None if history is None else replace(history, base=base)
 
 
 def _base_end(messages: Sequence[Message]) -> int:
-    """Return where the part of a history ends that the next request will not change.
+    """Return the length of the part of a history that the next request will not change.
 
-    A response follows there: a history that ends with one is written differently (see `preview`).
+    The message after that part is a response: a history that ends with a response would be encoded
+    differently (see `Adapter.preview`).
     """
     end = len(messages) - _CHANGED_END
     while end > 0 and not (
@@ -222,31 +228,31 @@ def _base_end(messages: Sequence[Message]) -> int:
     return max(end, 0)
 
 
-def _encoded(
+def _encode_all(
     messages: Sequence[Message], profile: Profile, model: ModelFacts, target: Target
 ) -> EncodedHistory:
-    projection = project(_as_host_knows(messages, profile), target)
+    projection = project(_messages_for_host(messages, profile), target)
     dialect, encoder = Dialect(profile, model), CODECS[profile.protocol].history()
     empty = EncodedHistory((), target, target, None, dialect, [], encoder)
-    return _extended(empty, (dialect, encoder), messages, projection, profile)
+    return _extend(empty, (dialect, encoder), messages, projection, profile)
 
 
-def _extended(
+def _extend(
     earlier: EncodedHistory,
     writers: tuple[Dialect, HistoryEncoder],
     messages: Sequence[Message],
     projection: Projection,
     profile: Profile,
 ) -> EncodedHistory:
-    """Return a history with its new messages added to a dialect and an encoder of the earlier."""
-    new = messages[len(earlier.messages) :]
+    """Return a history with new messages, added to copies of the earlier dialect and encoder."""
+    new_messages = messages[len(earlier.messages) :]
     dialect, encoder = writers
     projected, losses = projection.messages, projection.losses
     wire_ids = dialect.wire_ids(projection.call_ids)
-    is_usual, foreign = _original_forms(new, profile)
-    if wire_ids is None or not is_usual or foreign or projection.attachments:
+    has_only_own_forms, foreign = _original_forms(new_messages, profile)
+    if wire_ids is None or not has_only_own_forms or foreign or projection.attachments:
         recorder = LossRecorder(earlier.target)
-        if wire_ids is None or not is_usual:
+        if wire_ids is None or not has_only_own_forms:
             projected = dialect.apply(projected, recorder)
         record_unmapped_keys(foreign, profile, recorder)
         record_rewritten_keys(projection.attachments, profile, recorder)
@@ -261,14 +267,14 @@ def _extended(
         earlier.target,
         call_ids,
         dialect,
-        earlier.losses + _in_message_order(losses, new) if losses else earlier.losses,
+        earlier.losses + _in_message_order(losses, new_messages) if losses else earlier.losses,
         encoder,
         earlier.has_large_images or projection.has_large_images,
-        earlier.has_marks or (earlier.target.cache_marks > 0 and has_marks(new)),
+        earlier.has_marks or (earlier.target.cache_marks > 0 and has_marks(new_messages)),
     )
 
 
-def _as_host_knows(messages: Sequence[Message], profile: Profile) -> Sequence[Message]:
+def _messages_for_host(messages: Sequence[Message], profile: Profile) -> Sequence[Message]:
     if profile.issuer_scope:
         messages = for_issuer(messages, profile)
     if profile.redact_ids:
@@ -277,8 +283,10 @@ def _as_host_knows(messages: Sequence[Message], profile: Profile) -> Sequence[Me
 
 
 def _with_redacted_ids(message: Message) -> Message:
-    """Return the message with hashes in place of our call ids, for callers who ask so (M-296)."""
-    # The hash of an id is always the same, and does not lead back to it.
+    """Return the message with hashes in place of our call ids, if a caller requires that (M-296).
+
+    The hash of an id is always the same, and the id cannot be computed from it.
+    """
     call_ids = (call_id for block in message.content if (call_id := _call_id(block)) is not None)
     ids = {call_id: _redacted(call_id) for call_id in call_ids}
     if not ids:
@@ -308,22 +316,24 @@ def _redacted(tool_use_id: str) -> str:
 
 
 def _original_forms(messages: Sequence[Message], profile: Profile) -> tuple[bool, list[Message]]:
-    """Look at the original forms that messages carry.
+    """Return facts about the original forms of messages.
 
-    Return whether those in this protocol all come from this host, and the messages with keys that
-    only another protocol has.
+    The first is whether all forms of this protocol come from this host; the second lists the
+    messages with keys that only another protocol has.
     """
-    is_usual, foreign = True, list[Message]()
+    has_only_own_forms, foreign = True, list[Message]()
     # Most messages have none, and this runs for every message of a first request.
     with_forms = [message for message in messages if message.metadata.provider_raw is not None]
     for message in with_forms:
         metadata = message.metadata
         for protocol, form in (metadata.provider_raw or EMPTY).items():
             if protocol == profile.protocol:
-                is_usual = is_usual and (metadata.provider or metadata.origin) == profile.name
+                has_only_own_forms = (
+                    has_only_own_forms and (metadata.provider or metadata.origin) == profile.name
+                )
             elif type(form) is not dict or not form.keys() <= PROTOCOL_ONLY_KEYS:
                 foreign.append(message)
-    return is_usual, foreign
+    return has_only_own_forms, foreign
 
 
 def _in_message_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:

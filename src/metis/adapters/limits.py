@@ -19,8 +19,8 @@ from metis.wire.json_access import Wire, maybe_object
 
 _NUMBERS = ("max_output_tokens", "temperature", "top_k", "top_p")
 _HASH_LENGTH = 32
-_LEAST_OUTPUT = 4096
-"""The least limit that is sent if the caller states none and the window is nearly full."""
+_MIN_OUTPUT_TOKENS = 4096
+"""The smallest limit to send if the caller states none and the context window is nearly full."""
 
 
 class OptionLimits:
@@ -68,7 +68,7 @@ class OptionLimits:
         return tuple(accepted)
 
     def check_tools(self, tools: Sequence[ToolDefinition]) -> None:
-        """Refuse more tools than the host accepts: which ones to leave out, only a caller knows.
+        """Refuse more tools than the host accepts; only the caller can decide which to leave out.
 
         Raises:
             InvalidValueError: there are too many.
@@ -79,7 +79,7 @@ class OptionLimits:
             raise InvalidValueError(f"{fault}; send fewer", path="$.tools")
 
     def fit_native(self, native: Wire) -> None:
-        """Bring native keys with a limit of their own into it, such as metadata and ids."""
+        """Change native keys, such as metadata and ids, so that they keep to their limits."""
         for option, rule in self._rules.items():
             if option in SHARED_LIMITS:
                 continue
@@ -97,7 +97,7 @@ class OptionLimits:
                 fitted = self._small_object(option, maybe_object(value), rule)
             if fitted is value:
                 continue
-            # The caller's own objects are not changed.
+            # Nested objects belong to the caller: they are copied, not changed.
             if holder is native:
                 native[key] = fitted
             else:
@@ -106,7 +106,7 @@ class OptionLimits:
     def _short_id(self, option: str, value: str, rule: LimitRule) -> str:
         if rule.max_length is None or len(value) <= rule.max_length:
             return value
-        # A hash still tells users and caches apart, which the beginning of an id may not.
+        # A hash still distinguishes users and cache keys; the first characters of an id may not.
         digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
         reason = f"{self._host} accepts at most {rule.max_length} characters; a hash is sent"
         self._alter(option, reason)
@@ -147,14 +147,15 @@ def fitted_output_limit(
 ) -> int | None:
     """Return an output limit that fits into the window beside the prompt; None if it does (T216).
 
-    An estimate may be too low by a tenth. A response shorter than the least limit helps nobody:
-    the provider may then refuse the request as too long.
+    The estimate is raised by a tenth, by which it may be too low. A limit below
+    `_MIN_OUTPUT_TOKENS` is not sent, because such a short response is useless; the provider may
+    then refuse the request as too long.
     """
     limit, window = options.max_output_tokens, model.capabilities.max_context_tokens
     if limit is None or body_size // 2 + limit <= window:
         return None
     tokens = TokenEstimate(model.token_rates, model.target).request_tokens(messages, tools)
-    free = max(window - tokens * 11 // 10, _LEAST_OUTPUT)
+    available = max(window - tokens * 11 // 10, _MIN_OUTPUT_TOKENS)
     # A thinking budget has to be smaller than the limit.
     budget = 0 if options.reasoning is None else options.reasoning.budget_tokens or 0
-    return min(max(free, budget + 1), limit)
+    return min(max(available, budget + 1), limit)

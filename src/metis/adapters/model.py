@@ -86,7 +86,7 @@ def wire_model_name(name: str | None, profile: Profile) -> str:
 
 
 def _is_text(name: object) -> bool:
-    # A client may have sent anything; the type of the parameter is only a promise.
+    # The name may come from the JSON of a client, so its type is not guaranteed.
     return isinstance(name, str)
 
 
@@ -111,7 +111,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     """One model behind one adapter, with everything that a request to it depends on."""
 
     name: str
-    """The provider's name of it."""
+    """The provider's name of the model."""
     capabilities: AdapterCapabilities
     capability_set: frozenset[Capability]
     target: Target
@@ -119,20 +119,20 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     """Whether its limits are facts of the catalogue, not assumptions."""
     refused_options: frozenset[str]
     exclusive_options: tuple[tuple[str, ...], ...]
-    """Groups of options of which it accepts one."""
+    """Groups of options; the model accepts one option of each group."""
     thinking: ReasoningRule | None
-    """How its thinking is controlled; None for a model that does not think."""
+    """How thinking is controlled; None for a model that does not think."""
     output: OutputRule
-    """Which output formats it supports."""
+    """Which output formats the model supports."""
     limits: Mapping[str, LimitRule]
-    """The ranges and limits of its options at this host, by option."""
+    """The ranges and limits of options at this host, by option."""
     counts_output: bool
     """Whether prompt and output limit have to fit into the context window together."""
     token_rates: TokenRates
 
 
 class _CatalogFacts(NamedTuple):
-    """What the catalogue has about a model."""
+    """The facts that the catalogue has about a model."""
 
     entry: ModelInfo | None
     capability_set: frozenset[Capability] | None
@@ -173,7 +173,7 @@ class ModelFeatures(Struct, frozen=True, kw_only=True):
     images: bool | None = None
 
     def applied(self, capabilities: AdapterCapabilities) -> AdapterCapabilities:
-        """Return capabilities with what is stated here."""
+        """Return capabilities with the stated features in place of the catalogue's."""
         changes: dict[str, Any] = {}
         if self.tools is not None:
             changes["supports_tools"] = self.tools
@@ -186,7 +186,7 @@ class ModelFeatures(Struct, frozen=True, kw_only=True):
 
 
 def model_facts(profile: Profile, name: str, features: ModelFeatures | None = None) -> ModelFacts:
-    """Return the facts about a model of a provider, and assumptions where there are none."""
+    """Return the facts about a model of a provider, with assumptions where facts are missing."""
     # The same model supports other output formats at other hosts (T117).
     catalog_id = profile.catalog_id(name)
     facts = _catalog_facts(catalog_id, f"{profile.name}:{name}")
@@ -225,7 +225,7 @@ class TokenEstimate:
         self._tokens = 0.0
 
     def request_tokens(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> int:
-        """Return the tokens of a request."""
+        """Return the estimated tokens of a request, rounded up."""
         rates = self._rates
         for message in messages:
             self._add_blocks(message.content)
@@ -289,7 +289,7 @@ def _definition_text(tool: ToolDefinition) -> str:
 
 
 def _page_count(source: MediaSource) -> int:
-    # Pages are counted as a PDF names them; in compressed ones they are estimated by size.
+    # A PDF with compressed objects does not name its pages; they are then estimated by its size.
     if source.kind != "base64":
         return 1
     try:
@@ -300,5 +300,5 @@ def _page_count(source: MediaSource) -> int:
 
 
 def _size_bytes(source: MediaSource | ImageSource) -> int:
-    # Media that is given by URL or id has no known size, and counts as one page.
+    # The size of media behind a URL or an id is unknown; it counts as one page.
     return len(source.data) * 3 // 4 if source.kind == "base64" else _PAGE_BYTES

@@ -1,6 +1,6 @@
-"""Structured output: how a model is asked for JSON, and JSON that it wrote into its thinking.
+"""Structured output: how JSON is requested from a model, and JSON that it wrote into its thinking.
 
-The ways to ask, in order of preference (T115-T117):
+The ways to request it, in order of preference (T115-T117):
 
 - The provider's own option, with or without a schema.
 - A forced call of a tool whose arguments are the response. Callers never see the tool: in the
@@ -52,7 +52,7 @@ class OutputPlanner:
         self._codec = codec
         self._losses = losses
         self.instruction: str | None = None
-        """Text that asks for the format, to be added to the conversation."""
+        """Text that requests the format, to be added to the conversation; None if not needed."""
 
     def fit(
         self,
@@ -61,7 +61,7 @@ class OutputPlanner:
         tools: Sequence[ToolDefinition],
         messages: Sequence[Message],
     ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
-        """Return the options and tools that ask for the format; see also `instruction`."""
+        """Return the options and tools that request the format; see also `instruction`."""
         native, reason = self._native_format(output, has_tools=bool(tools))
         if native is not None:
             if native.schema is None:
@@ -83,7 +83,7 @@ class OutputPlanner:
     def _native_format(
         self, output: OutputFormat, *, has_tools: bool
     ) -> tuple[OutputFormat | None, str]:
-        """Return the format for the provider's own option; None with the reason if it has none."""
+        """Return the format for the provider's own option; None and the reason if it has none."""
         name, rule = self._model.name, self._model.output
         kind: OutputKind = _ANY_JSON if output.schema is None else "schema"
         if kind not in rule.supports:
@@ -149,7 +149,7 @@ class OutputPlanner:
     def _forced_choice(
         self, output: OutputFormat, options: AdapterOptions, *, has_tools: bool
     ) -> ToolChoice | None:
-        """Return the tool choice that forces the response into a call; None if it cannot be."""
+        """Return the tool choice that forces the response into a call; None if none can."""
         profile, model, choice = self._profile, self._model, options.tool_choice
         schema = output.schema or _OBJECT
         if not model.capabilities.supports_tools or "tool_choice" in profile.refused_options:
@@ -228,7 +228,8 @@ def _output_tool(output: OutputFormat) -> ToolDefinition:
 def instruction_message(text: str, session_id: str, role: Role) -> Message:
     """Return the message of an instruction: the same object for the same text and session.
 
-    A history is reused by the identity of its messages, so this one must not be created again.
+    `HistoryCache` compares messages by identity, so a new object would make it encode the whole
+    history again.
     """
     return Message(
         id=hashed_tool_id(session_id, text).removeprefix("tu_"),
@@ -242,8 +243,8 @@ def instruction_message(text: str, session_id: str, role: Role) -> Message:
 class JsonInThinking:
     """Finds output that a host put into the thinking of a response that has no text (T118).
 
-    The output is added as text if it has the requested format; the thinking stays as it came, and
-    the change is reported.
+    The output is added as text if it has the requested format. The thinking is not changed, and
+    the addition is reported as a loss.
     """
 
     def __init__(self, output: OutputFormat, adapter: str, report: Callable[[Loss], None]) -> None:
@@ -252,7 +253,7 @@ class JsonInThinking:
         self._report = report
 
     def with_output_text(self, message: Message) -> Message:
-        """Return the message with its output as text, and report that it was added."""
+        """Return the message with output from its thinking as text, and report the addition."""
         result = self.add_text(message)
         if result is not message:
             self._report(
@@ -269,7 +270,7 @@ class JsonInThinking:
         return result
 
     def add_text(self, message: Message) -> Message:
-        """Return the message with its output as text, or as it is if it has no such output."""
+        """Return the message with output from its thinking as text; unchanged if it has none."""
         thinking: list[str] = []
         for block in message.content:
             if isinstance(block, ToolUseBlock) or (
@@ -302,7 +303,7 @@ def _validator(schema: bytes) -> Validator:
 
 
 class JsonInThinkingDecoder(DecoderWrapper):
-    """A stream decoder that adds output which came as thinking, as text."""
+    """A stream decoder that adds output from the thinking of a response as text."""
 
     def __init__(self, decoder: StreamDecoder, json_in_thinking: JsonInThinking) -> None:
         super().__init__(decoder)

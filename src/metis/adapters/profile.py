@@ -28,9 +28,9 @@ class Auth(Struct, frozen=True, kw_only=True):
 
     header: str = "authorization"
     scheme: str = "Bearer"
-    """The word before the key; empty if the key stands alone."""
+    """The word before the key; empty if the header has only the key."""
     variable: str | None = None
-    """The environment variable that usually holds the key; None if no key is needed."""
+    """The environment variable that usually has the key; None if no key is needed."""
     aws_service: str | None = None
     """The AWS service for which requests are signed if the key is an id with its secret."""
 
@@ -42,18 +42,18 @@ class Auth(Struct, frozen=True, kw_only=True):
 class Profile(MessageRules, frozen=True, kw_only=True):
     """One provider: its address, its authentication, and what its API accepts.
 
-    `issuers` are here the other issuers whose sealed parts it can read.
+    `issuers` has the other issuers whose sealed parts it can read.
     """
 
     name: str
     protocol: str
     base_url: str
     path: str
-    """Where requests go; `{model}` and `{place}` stand for what differs between calls."""
+    """The path of requests; `{model}` and `{place}` are filled in for each call."""
     stream_path: str = ""
-    """Where requests for a stream go, if that is another path."""
+    """The path of requests for a stream, if it differs from `path`."""
     place: str = ""
-    """What the path names before the model, such as a project and its location."""
+    """The part of the path before the model, such as a project and its location."""
     auth: Auth = Auth()
     headers: Mapping[str, str] = {}
     default_model: str
@@ -62,22 +62,20 @@ class Profile(MessageRules, frozen=True, kw_only=True):
     path_options: frozenset[str] = frozenset()
     """Options that the path states instead of the body: `model`, `stream`."""
     body_keys: Mapping[str, Any] = {}
-    """Keys that every request body has here."""
+    """Keys that every request body to this provider has."""
     aws_framed: bool = False
     """Whether a stream comes in AWS frames instead of lines."""
     model_pattern: str = ""
-    """A pattern that finds the catalogue's name of a model in the provider's name of it.
-
-    Its groups are joined with hyphens.
-    """
+    """A pattern for the provider's model names; its groups, joined with hyphens, give the
+    catalogue's name of the model."""
     catalog_provider: str | None = None
     """The provider under which the catalogue lists its models, if not its own name."""
     has_unlisted_models: bool = False
     """Whether it also serves models that `model_pattern` does not match."""
     any_model_name: bool = False
-    """Whether its operator names the models, so that any name may be right."""
+    """Whether its operator names the models, so that any name may be valid."""
     issuer_scope: str = ""
-    """The host or account to which its sealed parts belong, if not to every host of its name."""
+    """The host or account that can read its sealed parts; empty if every host of its name can."""
     usual_host: str = ""
     """The provider's own host, if `base_url` may be another one."""
 
@@ -85,62 +83,63 @@ class Profile(MessageRules, frozen=True, kw_only=True):
     refused_options: frozenset[str] = frozenset()
     """Shared options that the provider's API does not accept."""
     unsupported_keys: frozenset[str] = frozenset()
-    """Native keys that other hosts of the protocol accept, and this one does not."""
+    """Native keys that other hosts of the protocol accept, but this one does not."""
     renamed_keys: Mapping[str, str] = {}
-    """Native keys of the protocol that have another name here."""
+    """Native keys of the protocol, with the names that this provider gives them."""
     max_tokens_key: str | None = None
     """The key for the limit of a response, where the protocol has two (T182)."""
     needs_output_limit: bool = False
-    """Whether a request has to state a limit; without one of the caller, the model's maximum is
-    sent (T181)."""
+    """Whether a request must have an output limit; if the caller states none, the model's maximum
+    is sent (T181)."""
     cache_name_key: str | None = None
     """The key that names a cached prefix, which contains instructions and tools (T178)."""
     cache_key_option: str | None = None
-    """The native option for a key that brings requests to where their prefix is cached (T177)."""
+    """The native option for a key that routes requests to a server that cached their prefix
+    (T177)."""
     beta_place: Literal["", "header", "body"] = ""
     """Where a request names beta features of Anthropic; empty if the host has none."""
     betas: Mapping[str, str] = {}
-    """The beta features that it has, by their names at Anthropic (T220)."""
+    """The beta features that the host has, by their names at Anthropic (T220)."""
     marked_model_pattern: str | None = None
     """A pattern of the models that cache only marked prefixes; None if marks are optional."""
     cache_on_request: bool = False
-    """Whether the provider, at its usual host, caches a request only if it asks for that."""
+    """Whether the provider, at its usual host, caches a request only if a key requests it."""
     required_choice: str | None = None
-    """The tool choice that forces a call, if it is not the protocol's (T113)."""
+    """The tool choice that forces a call, if it differs from the protocol's (T113)."""
     can_name_tool: bool = True
     """Whether a request can name the tool to call."""
     can_forbid_calls: bool = True
-    """Whether a request can define tools and forbid to call them."""
+    """Whether a request can define tools and forbid calls of them."""
     tool_types: frozenset[str] | None = None
-    """The types of tools that its API accepts; None if it accepts others, too."""
+    """The only types of tools that its API accepts; None if there is no such list."""
     tool_kinds: frozenset[str] = frozenset()
     """The kinds of client tools beside functions that it accepts as a client declares them."""
     search: Mapping[str, Any] | None = None
     """The native keys for the provider's own web search; None if it has none."""
     search_beside_tools: Mapping[str, Any] = {}
-    """More native keys for a search if the caller has tools, too."""
+    """Additional native keys for a search if the caller also has tools."""
     strict_tools: bool = False
-    """Whether the definition of a tool may ask for arguments that match the schema."""
+    """Whether a tool definition may require arguments that match the schema."""
     tool_schemas: ToolSchemaRule = ToolSchemaRule()
-    """What of JSON Schema it accepts in a tool definition."""
+    """The part of JSON Schema that it accepts in a tool definition."""
     output_schemas: OutputSchemaRule = ANY_OUTPUT
-    """What of JSON Schema it accepts for the output."""
+    """The part of JSON Schema that it accepts for the output."""
     strict_output_schemas: OutputSchemaRule | None = None
-    """What it accepts for output that must match the schema, where a flag asks for that."""
+    """The part that it accepts for output that must match, where a flag requires that."""
     needs_descriptions: bool = False
     """Whether a tool without a description may be refused (T112)."""
     needs_tool_definitions: bool = False
     """Whether a history with calls is refused if no tool is defined (T36)."""
     cost_path: str = ""
-    """The path that states what a response cost, up to the id of the response."""
+    """The path of the look-up of a response's cost, without the id of the response."""
     requests_usage: bool = False
-    """Whether a stream has its usage only if `stream_options` asks for it."""
+    """Whether a stream states its usage only if `stream_options` requests it."""
 
     # Messages.
     redact_ids: bool = False
-    """Whether models see hashes instead of our call ids; ids of the provider are not changed."""
+    """Whether requests have hashes in place of our call ids; the provider's ids are not changed."""
     id_rule: IdRule | None = None
-    """The call ids that it accepts."""
+    """The form of call ids that it accepts; None if it accepts any."""
     accepts_documents: bool = False
     audio_model_pattern: str = ""
     """A pattern of the models that accept audio, where not all do."""
@@ -148,24 +147,24 @@ class Profile(MessageRules, frozen=True, kw_only=True):
     video_model_pattern: str = ""
     """A pattern of the models that accept video, where not all do."""
     media_result_model_pattern: str = ""
-    """A pattern of the models that accept more than text in results, where not all do."""
+    """A pattern of the models that accept media in tool results, where not all do."""
     unsigned_model_pattern: str = ""
     """A pattern of the models that accept thinking without a signature, where others do not."""
     thinking_key: str | None = None
-    """The key under which thinking is sent back to it."""
+    """The key under which thinking is sent back."""
     needs_thinking_key: bool = False
-    """Whether every response has to come back with that key, even if it is empty (T49, T50)."""
+    """Whether every assistant message of a history needs that key, even if empty (T49, T50)."""
     tags_thinking: bool = False
-    """Whether thinking may stand in the text of its responses, between tags (T70)."""
+    """Whether the text of its responses may have thinking between tags (T70)."""
     stores_responses: bool = False
-    """Whether it stores its responses, so that ids in them can be used later."""
+    """Whether it stores its responses, so that later requests can refer to their ids."""
     system_first: bool = False
     prefill_key: str | None = None
     """The key that marks a response which the model should continue (T81)."""
     many_images_limit: tuple[int, int] | None = None
-    """From how many images on a smaller `max_image_side` holds, and which one (T90)."""
+    """The number of images above which a smaller `max_image_side` applies, and that side (T90)."""
     older_model_prefixes: tuple[str, ...] = ()
-    """Models that need no such signature, and accept only text in results."""
+    """Prefixes of models that need no placeholder signature and accept only text in results."""
     one_call_per_message: bool = False
     """Whether each call needs its own message, followed by its result (T18)."""
 
@@ -196,13 +195,13 @@ class Profile(MessageRules, frozen=True, kw_only=True):
 
     @property
     def is_usual_host(self) -> bool:
-        """Whether requests go to the provider itself, not to a server that speaks its protocol."""
+        """Whether requests go to the provider itself, not to another server of its protocol."""
         return self.usual_host in ("", urlsplit(self.base_url).hostname)
 
     def with_address(self, base_url: str | None, account: str | None = None) -> "Profile":
         """Return the provider at another address, or for a named account (T203).
 
-        The port does not count: a local server may use another one tomorrow.
+        The port is not part of the issuer, because a local server may change it at every start.
 
         Raises:
             InvalidValueError: `base_url` is not the address of a server.
@@ -220,7 +219,13 @@ class Profile(MessageRules, frozen=True, kw_only=True):
         )
 
     def request_path(self, model: str, *, is_stream: bool = False) -> str:
-        """Return the path of a request; a model name is quoted and cannot lead elsewhere."""
+        """Return the path of a request.
+
+        The model name is quoted, so that a name from a client cannot change the rest of the path.
+
+        Raises:
+            InvalidValueError: the name cannot be a part of the path.
+        """
         path = (is_stream and self.stream_path) or self.path
         if "{model}" not in path:
             return path
@@ -233,7 +238,10 @@ class Profile(MessageRules, frozen=True, kw_only=True):
         return path.replace("{place}", self.place).replace("{model}", quoted)
 
     def parse_path(self, path: str) -> tuple[str, bool] | None:
-        """Return the model that a path names, and whether it asks for a stream; None for others."""
+        """Return the model that a path names, and whether it requests a stream.
+
+        None if the path is not one of this provider's.
+        """
         for template, is_stream in ((self.stream_path, True), (self.path, False)):
             head, mark, tail = template.partition("{model}")
             before, _, after = head.rpartition("{place}")
@@ -261,7 +269,7 @@ class Profile(MessageRules, frozen=True, kw_only=True):
         *,
         min_cached_tokens: int = 0,
     ) -> Target:
-        """Return what a model of this provider can carry."""
+        """Return the target of a projection: what a model of this provider accepts."""
         user_blocks = self._user_blocks(capabilities, model)
         is_older = model.removeprefix("models/").startswith(self.older_model_prefixes)
         accepts_media = capabilities.supports_images and not is_older
@@ -313,7 +321,7 @@ class Profile(MessageRules, frozen=True, kw_only=True):
 
 
 def matches_model(pattern: str, model: str) -> bool:
-    """Whether a pattern finds a model by its name; an empty one matches all models."""
+    """Whether a pattern occurs in the name of a model; an empty pattern matches all models."""
     return not pattern or re.search(pattern, model) is not None
 
 
@@ -325,7 +333,7 @@ def assumed_capabilities(
     images: bool = True,
     system_in_list: bool = False,
 ) -> AdapterCapabilities:
-    """Return capabilities to assume of models that the catalogue does not list."""
+    """Return the capabilities that models have if the catalogue does not list them."""
     return AdapterCapabilities(
         supports_thinking=thinking,
         supports_images=images,

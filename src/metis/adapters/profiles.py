@@ -1,4 +1,4 @@
-"""The providers that have a protocol of their own, and their copies in the clouds, one row each."""
+"""The providers that define a protocol, and the cloud hosts of their models, one row each."""
 
 from collections.abc import Mapping
 
@@ -118,7 +118,7 @@ _ANTHROPIC = Profile(
     base_url="https://api.anthropic.com",
     path="/v1/messages",
     auth=Auth(header="x-api-key", scheme="", variable="ANTHROPIC_API_KEY"),
-    # What Claude sealed at one of its hosts, it opens at all of them.
+    # A signature that Claude made at one of these hosts is accepted by all of them.
     issuers=frozenset({"bedrock", "vertex-claude"}),
     headers={"anthropic-version": "2023-06-01"},
     default_model="claude-sonnet-4-6",
@@ -273,7 +273,8 @@ _OLLAMA = Profile(
     base_url="http://127.0.0.1:11434",
     path="/api/chat",
     default_model="llama3.2",
-    # Whoever runs the server chose the model: the server refuses what its model cannot do.
+    # The operator chose the model, and the server itself refuses what the model cannot do. So all
+    # features are assumed.
     defaults=assumed_capabilities(4096, 4096),
     refused_options=frozenset({"tool_choice", "parallel_tool_calls"}),
     accepts_thinking=True,
@@ -293,7 +294,7 @@ _ROWS = (
         path="/openai/v1/responses",
         auth=Auth(header="api-key", scheme="", variable="AZURE_OPENAI_API_KEY"),
         any_model_name=True,
-        # What OpenAI sealed, Azure cannot open (T63).
+        # Azure cannot decrypt what OpenAI encrypted (T63).
         issuers=frozenset(),
         cache_key_option=None,
     ),
@@ -356,7 +357,7 @@ _ROWS = (
 )
 
 PROFILES: Mapping[str, Profile] = {row.name: row for row in _ROWS}
-"""The providers with a protocol of their own, by name."""
+"""The providers that define a protocol and their cloud hosts, by name."""
 
 OPENAI_COMPATIBLE = Profile(
     name="openai-compatible",
@@ -378,4 +379,4 @@ OPENAI_COMPATIBLE = Profile(
     accepts_document_context=False,
     defaults=assumed_capabilities(32_768, 4096, thinking=False, images=False, system_in_list=True),
 )
-"""Any server that speaks Chat Completions; nothing is taken for granted."""
+"""Any server that speaks Chat Completions; only what all of them accept is assumed."""

@@ -1,10 +1,10 @@
-"""Usage and cost that a host states outside of a response that is read whole.
+"""Usage of responses that are not decoded, and the cost that a host reports after a response.
 
-Calls that are only passed on state their usage as OpenAI or Gemini do. What a host charged can be
-looked up by the id of a response: OpenRouter states the cost in the usage of
-a response only if the request asked for it, and not at all in a stream that was cut; its generation
-endpoint states it afterwards. The amount is a cross-check beside our cost, which is computed from
-the price table (A-032).
+Responses that the gateway passes through state their usage in the form of OpenAI or Gemini. What a
+host charged can be looked up by the id of a response: OpenRouter states the cost in the usage only
+if the request asked for it, and not at all in an interrupted stream, but its generation endpoint
+states it afterwards. The amount is a cross-check beside our cost, which is computed from the price
+table (A-032).
 """
 
 from collections.abc import Mapping
@@ -29,22 +29,22 @@ def cost_request(profile: Profile, message: Message) -> WireRequest:
     """Return the request for the cost of a response.
 
     Raises:
-        InvalidRequestError: the host has no such look-up, or the message is no response of it that
-            has an id and a usage.
+        InvalidRequestError: the host has no such look-up, or the message has no response id or
+            no usage.
     """
     response_id = message.metadata.response_id
     if not profile.cost_path:
-        text = "it has no look-up of costs; use a provider that has one, such as openrouter"
+        text = "the provider has no look-up of costs; use one that has, such as openrouter"
         raise InvalidRequestError(text, provider=profile.name)
     if not response_id or message.metadata.usage is None:
         text = f"the message {message.id} has no response id or no usage, so it has no cost"
         raise InvalidRequestError(text, provider=profile.name)
-    # The id came from a provider: it must not add a parameter or leave the path.
+    # The id comes from a provider: unquoted it could add a parameter or change the path.
     return WireRequest(method="GET", path=profile.cost_path + quote(response_id, safe=""), body=b"")
 
 
 def with_reported_cost(message: Message, body: bytes, provider: str) -> Message:
-    """Return a message with the amount of a response to `cost_request`.
+    """Return a message with the cost that the response to `cost_request` states.
 
     Raises:
         OtherProviderError: the response states no amount for this message.
@@ -63,7 +63,7 @@ def with_reported_cost(message: Message, body: bytes, provider: str) -> Message:
 
 
 def usage_of_counts(counts: Mapping[str, Any]) -> Usage | None:
-    """Return the usage that a body states as OpenAI does, in the names of either of its APIs."""
+    """Return the usage in a body of OpenAI, with the names of either of its APIs."""
     # Protocols are imported when they are first used: most programs need one or two.
     from metis.wire.openai_chat import response as openai_chat  # noqa: PLC0415
     from metis.wire.openai_responses import response as openai_responses  # noqa: PLC0415
@@ -73,7 +73,7 @@ def usage_of_counts(counts: Mapping[str, Any]) -> Usage | None:
 
 
 def usage_of_metadata(metadata: Any) -> Usage | None:
-    """Return the usage that a body states as Gemini does, in `usageMetadata`."""
+    """Return the usage in the `usageMetadata` of a Gemini body."""
     from metis.wire.gemini import response as gemini  # noqa: PLC0415 - as above
 
     return gemini.decode_usage({"usageMetadata": metadata}, _PLAIN)

@@ -1,7 +1,7 @@
-"""The first step of a request: its options and tools as one model of one provider takes them.
+"""The first step of a request: its options and tools, fitted to one model of one provider.
 
-`RequestPlanner.request_plan` gives the options and tools that are sent, and a loss for everything
-that a caller asked for and that the provider does not take.
+`RequestPlanner.request_plan` returns the options and tools to send, with a loss for everything
+that the caller requested and the provider does not support.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,9 +40,9 @@ from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 MAX_PLANS = 64
-"""How many plans an adapter keeps; the oldest goes first."""
+"""How many plans an adapter caches; the oldest is dropped first."""
 _EMPTY_VALUES: tuple[Any, ...] = (None, "", [], {})
-"""Values of an option that ask for nothing."""
+"""Values with which an option has no effect, so that dropping it is no loss."""
 _FORCED_TOOLS = "forced_tools"
 """The name under which the catalogue lists models that cannot be forced to call a tool."""
 _FUNCTION_KEYS = {"name", "description", "parameters", "strict"}
@@ -51,20 +51,20 @@ _encode_key = msgspec.msgpack.Encoder().encode
 
 
 class RequestPlan(Struct, frozen=True, kw_only=True):
-    """What a request asks for beside its messages."""
+    """What a request has beside its messages: options, tools, and their losses."""
 
     options: AdapterOptions
     tools: Sequence[ToolDefinition]
     losses: Sequence[OptionLoss] = ()
     instruction: str | None = None
-    """Text that asks for the output format, where no option of the provider does."""
+    """Text that requests the output format, where the provider has no option for it."""
     declared: DeclaredTools = NO_DECLARED_TOOLS
-    """The tools of a client that are no plain functions."""
+    """The tools of a client that are not plain functions."""
     names_cache: bool = False
     """Whether the options name a cached prefix, which has its own instructions and tools (T178)."""
 
     def history(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[OptionLoss]]:
-        """Return the messages to send with these options, and what is lost of the instructions."""
+        """Return the messages to send with these options, and losses of their instructions."""
         instruction = self.instruction
         if self.declared is not NO_DECLARED_TOOLS:
             messages = self.declared.history(messages)
@@ -88,7 +88,7 @@ class RequestPlan(Struct, frozen=True, kw_only=True):
 class RequestPlanner:
     """Plans the requests of one provider; safe to share between threads.
 
-    A plan that does not depend on the messages is kept, because most requests of a conversation
+    A plan that does not depend on the messages is cached, because most requests of a conversation
     have the same options and tools.
     """
 
@@ -104,19 +104,20 @@ class RequestPlanner:
         tools: Sequence[ToolDefinition],
         messages: Sequence[Message] = (),
     ) -> RequestPlan:
-        """Return what the provider is sent of some options and tools, with every loss.
+        """Return the options and tools to send to the provider, with every loss.
 
         Raises:
-            InvalidValueError: the options ask for something that the provider's API would refuse.
+            InvalidValueError: an option or a tool would be refused by the provider's API.
         """
         key = _key_of(model, options, tools)
         entry = None if key is None else self._plans.get(key)
         if entry is not None:
             return entry[0]
-        plan = _Planning(self._profile, model, messages).plan(options, tools)
+        plan = _PlanBuilder(self._profile, model, messages).plan(options, tools)
         if key is not None:
             with self._lock:
-                # The tools are kept, too: the key has their addresses, which must not be reused.
+                # The entry refers to the tools: the key has their addresses, which Python would
+                # otherwise give to new objects.
                 self._plans[key] = plan, tuple(tools)
                 while len(self._plans) > MAX_PLANS:
                     del self._plans[next(iter(self._plans))]
@@ -126,10 +127,10 @@ class RequestPlanner:
 def _key_of(
     model: ModelFacts, options: AdapterOptions, tools: Sequence[ToolDefinition]
 ) -> object | None:
-    """What a plan depends on; None if it also depends on the messages.
+    """Return the cache key of a plan; None if the plan also depends on the messages.
 
-    Options are compared as bytes: for Python 1, 1.0 and True are equal, for a JSON Schema they are
-    not.
+    Options are compared as bytes, because Python considers 1, 1.0 and True equal and JSON Schema
+    does not.
     """
     rule, output = model.thinking, options.output
     if options.native or (rule is not None and rule.needs_thinking_before_calls):
@@ -142,8 +143,8 @@ def _key_of(
         return None
 
 
-class _Planning:
-    """One plan in the making."""
+class _PlanBuilder:
+    """Builds one plan, option by option."""
 
     def __init__(self, profile: Profile, model: ModelFacts, messages: Sequence[Message]) -> None:
         self._profile = profile
@@ -157,7 +158,7 @@ class _Planning:
         self._declared = NO_DECLARED_TOOLS
 
     def plan(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> RequestPlan:
-        """Plan a request, option by option."""
+        """Return the plan of a request."""
         protocol, profile = self._profile.protocol, self._profile
         native = options.native.get(protocol)
         tools = self._with_declared(options, tools)
@@ -173,18 +174,20 @@ class _Planning:
         if options.output is not None and not self._states_output(options):
             self._output = OutputPlanner(profile, self._model, self._codec, self._losses)
             options, tools = self._output.fit(options, options.output, tools, self._messages)
-        sent = self._plan_options(options, tools)
+        sent_options = self._plan_options(options, tools)
         names_cache = self._names_cache(options)
-        tools, sent = self._plan_tools(options, tools, sent, names_cache=names_cache)
+        tools, sent_options = self._plan_tools(
+            options, tools, sent_options, names_cache=names_cache
+        )
         if is_caller and runs_code(native):
-            sent = with_container(sent, self._messages, profile, self._losses)
+            sent_options = with_container(sent_options, self._messages, profile, self._losses)
         if names_cache and search:
             self._losses.append(OptionLoss("search", _CACHED_TOOLS))
         elif search:
-            sent = with_native_keys(sent, protocol, search)
-            native = sent.native.get(protocol)
+            sent_options = with_native_keys(sent_options, protocol, search)
+            native = sent_options.native.get(protocol)
         return RequestPlan(
-            options=self._with_tool_choice(sent, tools, native, mode_keys),
+            options=self._with_tool_choice(sent_options, tools, native, mode_keys),
             tools=tools,
             losses=self._losses,
             declared=self._declared,
@@ -195,13 +198,14 @@ class _Planning:
     def _with_declared(
         self, options: AdapterOptions, tools: Sequence[ToolDefinition]
     ) -> Sequence[ToolDefinition]:
-        """Return the tools with functions for those of a client that are of another kind."""
+        """Return the tools, with functions in place of a client's tools of other kinds."""
         declared = self._declared = declared_tools(options, self._messages, self._profile)
         for tool in declared.functions:
             kind = tool.kind if tool.namespace is None else f"{tool.namespace} {tool.kind}"
             reason = f"the {kind} tool {tool.name!r} is sent as a function"
             if not tool.is_altered:
-                # It was loaded within the conversation, and is now there from the beginning.
+                # A function that the client loaded during the conversation, by a tool search: the
+                # target gets it with the first request.
                 reason = f"the tool {tool.name!r} of the input is sent beside the other tools"
             self._alter(f"tools.{tool.definition.name}", reason)
         return (*tools, *declared.definitions) if declared.functions else tools
@@ -210,55 +214,61 @@ class _Planning:
         self,
         options: AdapterOptions,
         tools: Sequence[ToolDefinition],
-        sent: AdapterOptions,
+        sent_options: AdapterOptions,
         *,
         names_cache: bool,
     ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
         is_native = are_native_options(options, self._profile)
         if not is_native:
-            tools, sent = self._without_forbidden_tools(tools, sent)
-            tools, sent = with_wire_names(self._profile, tools, sent, self._losses)
+            tools, sent_options = self._without_forbidden_tools(tools, sent_options)
+            tools, sent_options = with_wire_names(self._profile, tools, sent_options, self._losses)
             tools = with_fitted_schemas(self._profile, tools, self._losses)
             self._limits.check_tools(tools)
         if names_cache:
             self._losses += [OptionLoss("tools", f"{_CACHED_TOOLS}: {tool.name}") for tool in tools]
-            if sent.tool_choice is not None:
+            if sent_options.tool_choice is not None:
                 self._losses.append(OptionLoss("tool_choice", _CACHED_TOOLS))
-            tools, sent = (), replace(sent, tool_choice=None)
+            tools, sent_options = (), replace(sent_options, tool_choice=None)
         # A client that speaks the provider's protocol may use what the catalogue does not list.
         if tools and not (self._model.capabilities.supports_tools or is_native):
             reason = f"{self._model.name} does not support tools: "
             self._losses += [OptionLoss("tools", reason + tool.name) for tool in tools]
-            tools, sent = (), replace(sent, tool_choice=None, parallel_tool_calls=None)
-        return tools, sent
+            tools, sent_options = (
+                (),
+                replace(sent_options, tool_choice=None, parallel_tool_calls=None),
+            )
+        return tools, sent_options
 
     def _with_tool_choice(
         self,
-        sent: AdapterOptions,
+        sent_options: AdapterOptions,
         tools: Sequence[ToolDefinition],
         native: Mapping[str, Any] | None,
         mode_keys: Mapping[str, Any],
     ) -> AdapterOptions:
         if tools:
             protocol = self._profile.protocol
-            return with_native_keys(sent, protocol, mode_keys) if mode_keys else sent
+            return (
+                with_native_keys(sent_options, protocol, mode_keys) if mode_keys else sent_options
+            )
         if mode_keys:
             self._losses.append(OptionLoss("tool_mode", "there are no tools to choose from"))
-        return without_tool_choice(sent, native, self._codec, self._losses)
+        return without_tool_choice(sent_options, native, self._codec, self._losses)
 
     def _without_forbidden_tools(
-        self, tools: Sequence[ToolDefinition], sent: AdapterOptions
+        self, tools: Sequence[ToolDefinition], sent_options: AdapterOptions
     ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
         # Converse has no tool choice `none`: the only way to prevent a call is to define no tool.
-        choice = sent.tool_choice
+        choice = sent_options.tool_choice
         if self._profile.can_forbid_calls or choice is None or choice.mode != "none" or not tools:
-            return tools, sent
+            return tools, sent_options
         reason = f"{self._profile.name} has no tool choice 'none', so no tool is defined"
         self._alter("tool_choice", reason)
-        return (), replace(sent, tool_choice=None)
+        return (), replace(sent_options, tool_choice=None)
 
     def _states_output(self, options: AdapterOptions) -> bool:
-        # What a client of the provider stated for this very model is sent as it is.
+        # An output format that a client of the provider stated for the same model is sent
+        # unchanged.
         if not are_native_options(options, self._profile):
             return False
         native = options.native[self._profile.protocol]
@@ -280,41 +290,41 @@ class _Planning:
             return self._plan_native_options(options, stated or {}, has_tools=bool(tools))
         fitted = self._reasoning.fit(options, has_tools=bool(tools), messages=self._messages)
         native = self._native_keys(stated, options.origin, tools)
-        sent = self._without_refused(replace(fitted, model=self._model.name))
-        sent = self._within_limits(sent, has_tools=bool(tools))
+        sent_options = self._without_refused(replace(fitted, model=self._model.name))
+        sent_options = self._within_limits(sent_options, has_tools=bool(tools))
         self._limits.fit_native(native)
-        self._set_host_keys(sent, native)
+        self._set_host_keys(sent_options, native)
         if fitted.reasoning is not None or options.reasoning is not None:
-            sent = self._encode_reasoning(sent, native)
+            sent_options = self._encode_reasoning(sent_options, native)
         if self._output is not None:
-            sent = self._encode_output(sent, native)
-        return replace(sent, native={protocol: native} if native else {})
+            sent_options = self._encode_output(sent_options, native)
+        return replace(sent_options, native={protocol: native} if native else {})
 
     def _plan_native_options(
         self, options: AdapterOptions, stated: Mapping[str, Any], *, has_tools: bool
     ) -> AdapterOptions:
-        """Plan options of a client of the provider; only what it did not state itself is fitted."""
+        """Return the options of a client of the provider; only what it did not state is fitted."""
         model = options.model and self._model.name
-        sent = replace(options, model=model)
-        # Where the path names the model, the body does not say which one the client asked for.
+        sent_options = replace(options, model=model)
+        # Where the path names the model, the body does not state which one the client requested.
         is_same_model = model == (maybe_text(stated.get("model")) or model)
         reasoning = self._codec.reasoning.decode(stated).reasoning
         if is_same_model and reasoning == options.reasoning and self._output is None:
-            return sent
-        # Another model than the client asked for may take less (T48, T183).
-        fitted = self._reasoning.fit(sent, has_tools=has_tools, messages=self._messages)
-        sent = fitted
+            return sent_options
+        # Another model than the requested one may support fewer options (T48, T183).
+        fitted = self._reasoning.fit(sent_options, has_tools=has_tools, messages=self._messages)
+        sent_options = fitted
         if not is_same_model:
-            sent = self._within_limits(self._without_refused(fitted), has_tools=has_tools)
+            sent_options = self._within_limits(self._without_refused(fitted), has_tools=has_tools)
         native = dict(stated)
         if fitted.reasoning is not None or options.reasoning is not None:
-            sent = self._encode_reasoning(sent, native)
+            sent_options = self._encode_reasoning(sent_options, native)
         if self._output is not None:
-            sent = self._encode_output(sent, native)
-        return replace(sent, native={**options.native, self._profile.protocol: native})
+            sent_options = self._encode_output(sent_options, native)
+        return replace(sent_options, native={**options.native, self._profile.protocol: native})
 
     def _encode_reasoning(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
-        # Models of one provider take different keys, such as `thinking` or `output_config`
+        # Models of one provider read different keys, such as `thinking` or `output_config`
         # (T206).
         rule, codec = self._model.thinking, self._codec.reasoning
         codec.encode(native, options.reasoning, None if rule is None else rule.form)
@@ -388,7 +398,8 @@ class _Planning:
         self._losses.append(OptionLoss(key, reason, Change.ALTERED))
 
     def _set_host_keys(self, options: AdapterOptions, native: Wire) -> None:
-        # Hosts of Chat Completions have different keys for the same thing (T113, T182).
+        # Hosts of Chat Completions have different keys for the output limit and for a forced call
+        # (T113, T182).
         profile = self._profile
         if profile.max_tokens_key and options.max_output_tokens is not None:
             native[profile.max_tokens_key] = options.max_output_tokens
@@ -403,7 +414,11 @@ class _Planning:
         origin: str | None,
         tools: Sequence[ToolDefinition],
     ) -> Wire:
-        """Return the native keys to send: all of a caller, of a client those that hosts share."""
+        """Return the native keys to send.
+
+        Those of a caller are all sent. Of a client's keys only those are sent that all hosts of
+        the protocol share; the others are losses.
+        """
         if stated is None:
             return {}
         if origin is None:
@@ -426,7 +441,7 @@ class _Planning:
         return {**native, "tools": [*maybe_list(strict.get("tools")), *self._declared.native]}
 
     def _strict_tools(self, tools: list[Any]) -> Wire:
-        # A host that does not know `strict` may answer 400 to it (T108, T109).
+        # A host without `strict` may answer 400 to the key (T108, T109).
         functions = [maybe_object(maybe_object(tool).get("function")) for tool in tools]
         if not any(function.get("strict") for function in functions):
             return {}
@@ -451,7 +466,7 @@ _CACHED_TOOLS = "the cached prefix has its own tools"
 
 
 def are_native_options(options: AdapterOptions, profile: Profile) -> bool:
-    """Whether options come from a request of a client of this very provider."""
+    """Whether options come from the request of a client of this provider."""
     return options.origin == profile.name and profile.protocol in options.native
 
 
@@ -461,7 +476,7 @@ def _foreign_losses(
     tools: Sequence[ToolDefinition],
     declared_kinds: frozenset[str],
 ) -> Iterator[OptionLoss]:
-    # What a shared option covers is not lost: it is sent in the form of this protocol.
+    # A key that a shared option covers is not lost: it is sent in the form of this protocol.
     for other, keys in options.native.items():
         if other == protocol:
             continue

@@ -1,12 +1,14 @@
-"""Requests of clients, read so that a turn later costs what is new.
+"""Incremental decoding of client requests: each request costs only what is new in it.
 
-Clients send their whole history with every request. A reader holds, for each tenant, the bytes of
+Clients send their whole history with every request. A reader caches, for each tenant, the bytes of
 recent requests and the messages that were decoded from them. If a request begins with the bytes of
-an earlier one up to the end of a wire message, its parser would be in the same state there: so the
-known messages are the decoded ones, and only the bytes behind them are read. This holds for every
-JSON text; no assumption is made about keys, their order, white space or duplicates.
+an earlier one up to the end of a wire message, a parser would be in the same state at that
+position. So the messages up to there are taken from the cache, and only the bytes behind them are
+decoded. This holds for every JSON text; no assumption is made about keys, their order, white space
+or duplicates.
 
-A request whose bytes differ, that is unusual or invalid is read by `Adapter.from_wire_request`.
+A request whose bytes differ, or that is unusual or invalid, is decoded by
+`Adapter.from_wire_request`.
 """
 
 import re
@@ -31,20 +33,22 @@ from metis.wire.json_access import Wire
 from metis.wire.request import RequestDraft, RequestSteps
 
 MAX_BYTES = 32 * 1024 * 1024
-"""How many bytes of requests a reader holds; the decoded messages take about twice as many."""
+"""How many bytes of requests a reader caches; the decoded messages take about twice as many."""
 MAX_HISTORIES = 512
 """How many histories of one tenant and provider, with the same instructions and tools before the
 messages, are compared with a request."""
 
-_PAUSES = 4
-"""How many of the last wire messages a next request may change, such as the place of cache marks:
-so many states of the decoder are held."""
+_RESUMABLE_MESSAGES = 4
+"""After how many of the last wire messages the state of the decoder is stored.
+
+The next request may change the last messages, for example by moving its cache marks."""
 _MAX_SEGMENTS = 24
 _OVERHEAD = 3
+"""The memory that a request takes, as a multiple of its bytes."""
 _MESSAGE_BYTES = 1000
-"""What the objects of a message take beside its bytes."""
-# No client can guess it, so that an element with this value is the one that was put there. A hash,
-# because later ids of the same source can follow from an earlier one.
+"""The memory that the objects of a message take beside its bytes."""
+# No client can guess this value, so that an element with it is the one that was inserted here. It
+# is a hash because ULIDs of one process are predictable from an earlier one.
 _MARK = b'"' + sha256(new_ulid().encode()).hexdigest().encode() + b'"'
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -55,7 +59,7 @@ _Key = tuple[str, str, str, str | None, str | None, bool]
 
 
 class _UnusualError(Exception):
-    """The request has a form that only plain reading knows."""
+    """The request has a form that only `Adapter.from_wire_request` can decode."""
 
 
 _FAULTS = (_UnusualError, MetisError, ValueError, RecursionError)
@@ -71,18 +75,18 @@ class _Segment(Struct, frozen=True, gc=False):
 
 
 class _Envelope(Struct, frozen=True):
-    """What stands beside the messages of a request."""
+    """The parts of a request beside its messages: instructions, tools and options."""
 
     raw: dict[str, bytes]
     facts: tuple[str | None, str | None]
-    """Path and model of the context, which some protocols take as options."""
+    """Path and model of the context, which some protocols read as options."""
     system: tuple[Message, ...]
     tools: tuple[ToolDefinition, ...]
     options: AdapterOptions
 
 
 class _History(Struct):
-    """A request that was read: its bytes in segments, and what they mean."""
+    """A request that was decoded: its bytes in segments, and the values decoded from them."""
 
     key: _Key
     steps: RequestSteps
@@ -98,7 +102,7 @@ class _History(Struct):
     size: int
 
     def matched(self, body: bytes) -> tuple[int, int]:
-        """Return how many segments follow the head of a body, and where the last of them ends."""
+        """Return how many segments a body has after the head, and where the last of them ends."""
         position = len(self.head)
         for count, segment in enumerate(self.segments):
             if not body.startswith(segment.data, position):
@@ -109,7 +113,7 @@ class _History(Struct):
     def is_repeated(
         self, body: bytes, count: int, position: int, facts: tuple[str | None, str | None]
     ) -> bool:
-        """Whether a body that matches so far is this very request."""
+        """Whether a body that matches up to `position` is identical to this request."""
         return (
             0 < count == len(self.segments)
             and len(body) - position == len(self.tail)
@@ -118,8 +122,8 @@ class _History(Struct):
         )
 
 
-class _Earlier(Struct, frozen=True):
-    """What of a request was read before."""
+class _DecodedPrefix(Struct, frozen=True):
+    """The part of a request that was decoded with an earlier one."""
 
     head: bytes
     messages: tuple[Message, ...] = ()
@@ -128,62 +132,63 @@ class _Earlier(Struct, frozen=True):
 
 
 class RequestReader:
-    """Reads requests of clients; messages that it has read before are the same objects again.
+    """Decodes requests of clients; messages that it has decoded before are the same objects again.
 
     Nothing that one tenant sent is used for another. A reader may be shared between threads and
-    adapters. Ids and times of known messages are those of their first reading.
+    adapters. Ids and times of cached messages are those of their first decoding.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._size = 0
         self._lock = Lock()
-        # By their heads, which are long and shared: each is compared once with a request.
+        # Grouped by their heads, which are long and shared, so that each head is compared with a
+        # request only once.
         self._histories: dict[_Key, dict[bytes, dict[int, _History]]] = {}
         self._order: dict[int, _History] = {}
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes it holds."""
+        """The approximate memory of the cached requests."""
         return self._size
 
     def read(
         self, adapter: Adapter, tenant: str, body: bytes, context: RequestContext
     ) -> CanonicalRequest:
-        """Return what `Adapter.from_wire_request` does, but decode only what is new.
+        """Return the result of `Adapter.from_wire_request`, but decode only what is new.
 
         Raises:
-            DecodeError: the body is no request of the adapter's protocol.
+            DecodeError: the body is not a request of the adapter's protocol.
         """
         steps = CODECS[adapter.profile.protocol].request_steps
         mark = steps[0].response_mark
         context = adapter.complete_context(context)
         session_id = "" if context.is_stateless else context.session_id
-        is_holding = context.on_seals is not None
+        stores_seals = context.on_seals is not None
         names = (tenant, adapter.name, session_id, context.provider, context.issuer)
-        key = (*names, is_holding)
-        history, count, position = self._longest(key, body)
+        key = (*names, stores_seals)
+        history, count, position = self._longest_match(key, body)
         facts = (context.path, context.model)
         if history is not None and history.is_repeated(body, count, position, facts):
             return adapter.with_client_options(history.decoded, context)
-        work = partial(_Reading, adapter, context=context, key=key)
+        new_reader = partial(_BodyReader, adapter, context=context, key=key)
         new = None
         if history is not None and count:
             with suppress(*_FAULTS):
-                new = work(history.steps).continued(history, count, position, body)
+                new = new_reader(history.steps).continued(history, count, position, body)
         if new is None and mark in body and len(body) < self._max_bytes // _OVERHEAD:
-            for choice in steps:
+            for candidate in steps:
                 with suppress(*_FAULTS):
-                    new = work(choice).first(body)
+                    new = new_reader(candidate).first(body)
                     break
         if new is None:
-            # Plain reading finds the same fault and names its place, or reads what is unusual.
+            # This decodes unusual requests, and raises an error with the path of a fault.
             return adapter.from_wire_request(body, context)
-        self._hold(new, replaced=history if count else None)
+        self._store(new, replaced=history if count else None)
         return adapter.with_client_options(new.decoded, context)
 
-    def _longest(self, key: _Key, body: bytes) -> tuple[_History | None, int, int]:
-        """Return the history with the longest prefix of a body, newest first among equals."""
+    def _longest_match(self, key: _Key, body: bytes) -> tuple[_History | None, int, int]:
+        """Return the history with the longest prefix of a body; the newest among equals."""
         best: tuple[_History | None, int, int] = None, 0, 0
         with self._lock:
             candidates = [
@@ -200,7 +205,7 @@ class RequestReader:
                     break
         return best
 
-    def _hold(self, new: _History, *, replaced: _History | None) -> None:
+    def _store(self, new: _History, *, replaced: _History | None) -> None:
         with self._lock:
             if replaced is not None:
                 self._drop(replaced)
@@ -224,8 +229,8 @@ class RequestReader:
             del self._histories[history.key]
 
 
-class _Reading:
-    """Reads one request."""
+class _BodyReader:
+    """Decodes the body of one request."""
 
     def __init__(
         self, adapter: Adapter, steps: RequestSteps, *, context: RequestContext, key: _Key
@@ -236,26 +241,28 @@ class _Reading:
         self._key = key
 
     def first(self, body: bytes) -> _History:
-        """Read a whole request."""
+        """Return the history of a request that is decoded completely."""
         raw = _read_keys(body)
         wire_list = bytes(raw.pop(self._steps.key, b""))
         start = body.find(wire_list) if wire_list.startswith(b"[") else -1
         if start < 0:
             raise _UnusualError
         head = body[: start + 1]
-        # The same bytes may stand elsewhere, too: then the mark is not where the messages are.
+        # `find` returns the first occurrence, which may be elsewhere in the body; then the marked
+        # body does not have the mark under the key of the messages.
         marked = _read_keys(head + _MARK + b"]" + body[start + len(wire_list) :])
         if marked.get(self._steps.key) != Raw(b"[" + _MARK + b"]"):
             raise _UnusualError
         draft = self._steps.draft(self._context)
-        ends = _Ends(body, len(head), is_first=True)
-        return self._finished(draft, raw, _read_list(wire_list), ends, _Earlier(head))
+        ends = _MessageEnds(body, len(head), is_first=True)
+        return self._finished(draft, raw, _read_list(wire_list), ends, _DecodedPrefix(head))
 
     def continued(self, history: _History, count: int, position: int, body: bytes) -> _History:
-        """Read a request that begins as an earlier one did."""
+        """Return the history of a request that begins with segments of an earlier one."""
         raw = _read_keys(history.head + _MARK + body[position:])
         wires = _read_list(raw.pop(self._steps.key))
-        # With a second list under the same key, the last one is that of the request.
+        # JSON objects may repeat a key, and the last value counts. Then the first list, which has
+        # the mark, is not the list of messages.
         if not wires or wires[0] != Raw(_MARK):
             raise _UnusualError
         segments = history.segments[:count]
@@ -264,46 +271,46 @@ class _Reading:
         if draft is None:
             raise _UnusualError
         messages = history.messages[: last.message_count]
-        ends = _Ends(body, position, is_first=False)
-        earlier = _Earlier(history.head, messages, segments, history.envelope)
-        return self._finished(draft, raw, wires[1:], ends, earlier)
+        ends = _MessageEnds(body, position, is_first=False)
+        prefix = _DecodedPrefix(history.head, messages, segments, history.envelope)
+        return self._finished(draft, raw, wires[1:], ends, prefix)
 
     def _finished(
         self,
         draft: RequestDraft,
         raw: dict[str, Raw],
         wires: Sequence[Raw],
-        ends: "_Ends",
-        earlier: "_Earlier",
+        ends: "_MessageEnds",
+        prefix: _DecodedPrefix,
     ) -> _History:
-        steps, segments = self._steps, earlier.segments
+        steps, segments = self._steps, prefix.segments
         wire_count = segments[-1].wire_count if segments else 0
-        pauses: list[tuple[int, int, int, RequestDraft]] = []
+        resume_points: list[tuple[int, int, int, RequestDraft]] = []
         for index, wire in enumerate(wires):
             data = bytes(wire)
             steps.add(draft, data, wire_count + index)
             end = ends.next(data)
-            if index >= len(wires) - _PAUSES:
+            if index >= len(wires) - _RESUMABLE_MESSAGES:
                 paused = draft.paused()
                 if paused is not None:
                     count = wire_count + index + 1
-                    pauses.append((end, count, len(earlier.messages) + draft.count, paused))
+                    resume_points.append((end, count, len(prefix.messages) + draft.count, paused))
         if not steps.fits(draft):
             raise _UnusualError
         new = self._adapter.client_messages(draft.messages(), self._context)
-        messages = (*earlier.messages, *new)
+        messages = (*prefix.messages, *new)
         body, start = ends.body, ends.start
         segments = [*segments]
-        for end, count, message_count, paused in pauses:
+        for end, count, message_count, paused in resume_points:
             segments.append(_Segment(body[start:end], count, message_count, paused))
             start = end
         segments = _merged(segments)
-        envelope = self._envelope(raw, earlier.envelope)
+        envelope = self._envelope(raw, prefix.envelope)
         decoded = CanonicalRequest((*envelope.system, *messages), envelope.tools, envelope.options)
         size = _OVERHEAD * len(body) + _MESSAGE_BYTES * len(messages)
         tail = body[start:]
         return _History(
-            self._key, steps, earlier.head, segments, tail, messages, envelope, decoded, size
+            self._key, steps, prefix.head, segments, tail, messages, envelope, decoded, size
         )
 
     def _envelope(self, raw: dict[str, Raw], earlier: _Envelope | None) -> _Envelope:
@@ -317,7 +324,8 @@ class _Reading:
         self._steps.begin(draft, wire)
         system_names = names - set(wire)
         system: tuple[Message, ...] = draft.messages()
-        # What is beside the messages must not change how they are decoded.
+        # Calls and results in the instructions could pair with those of the messages, and so
+        # change how the messages are decoded.
         if any(isinstance(b, ToolUseBlock | ToolResultBlock) for m in system for b in m.content):
             raise _UnusualError
         if earlier is not None and all(
@@ -332,8 +340,8 @@ class _Reading:
         return _Envelope(values, facts, system, tools, options)
 
 
-class _Ends:
-    """Finds where each wire message of a list ends in the body."""
+class _MessageEnds:
+    """Finds the end of each wire message of a list in the body."""
 
     def __init__(self, body: bytes, position: int, *, is_first: bool) -> None:
         self.body = body
@@ -342,7 +350,7 @@ class _Ends:
         self._is_first = is_first
 
     def next(self, data: bytes) -> int:
-        """Return the end of the next wire message."""
+        """Return the position after the next wire message, which has the bytes `data`."""
         position = _end_of_space(self.body, self._position)
         if not self._is_first:
             if self.body[position : position + 1] != b",":
@@ -361,10 +369,10 @@ def _end_of_space(body: bytes, position: int) -> int:
 
 
 def _merged(segments: list[_Segment]) -> list[_Segment]:
-    """Return segments of which only the last are short: older states are not needed again."""
+    """Return segments with all old ones joined: clients change only recent messages."""
     if len(segments) <= _MAX_SEGMENTS:
         return segments
-    old, recent = segments[: -2 * _PAUSES], segments[-2 * _PAUSES :]
+    old, recent = segments[: -2 * _RESUMABLE_MESSAGES], segments[-2 * _RESUMABLE_MESSAGES :]
     last = old[-1]
     data = b"".join([segment.data for segment in old])
     return [_Segment(data, last.wire_count, last.message_count, last.draft), *recent]

@@ -1,7 +1,7 @@
-"""Decoded responses in canonical terms: issuers of sealed parts, our tool names, single calls.
+"""Conversion of decoded responses: issuers of sealed parts, our tool names, one block per call.
 
-Each step exists twice, for a message and as a wrapper around a stream decoder, so that a stream
-gives the same message as a plain response.
+Each step exists as a function on messages and as a wrapper around a stream decoder; a stream and a
+plain response give the same message.
 """
 
 from abc import ABC, abstractmethod
@@ -47,7 +47,7 @@ OUTPUT_TOOL: Final = "metis_answer"
 """The tool whose arguments are the response, where a model is forced to call one (T116)."""
 
 MAX_ADDED_CALLS: Final = 128
-"""How many calls a response may gain by splitting; OpenAI allows as many parallel calls."""
+"""How many calls splitting may add to a response; OpenAI allows as many parallel calls."""
 
 _WRAPPER_TOOLS = frozenset({"multi_tool_use.parallel", "multi_tool_use", "parallel"})
 """Undefined tools that GPT models call with several calls as arguments (T140)."""
@@ -69,7 +69,7 @@ class DecoderWrapper(ABC):
 
     @abstractmethod
     def _convert(self, events: list[StreamEvent]) -> list[StreamEvent]:
-        """Convert events that were decoded together."""
+        """Return the converted events of one chunk."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         """Return the events that are complete with this chunk."""
@@ -83,18 +83,23 @@ class DecoderWrapper(ABC):
 def with_issuer(message: Message, profile: Profile) -> Message:
     """Return a response whose sealed parts name the host and account that can read them.
 
-    A provider at its usual host is an issuer under its name. At another host, at a place of its own
-    or for a named account it is another issuer, because what one of them sealed no other can open
-    (T203). Codecs know nothing of this.
+    Codecs name the provider or the protocol as the issuer. That is right for a provider at its
+    usual host. Another host, a Vertex location or a named account is another issuer, because none
+    of them can read what another one sealed (T203).
     """
     return _with_issuers(message, _response_issuers(profile))
 
 
 def for_issuer(messages: Sequence[Message], profile: Profile) -> Sequence[Message]:
-    """Return messages in which parts of this host are its own, and those of namesakes are not."""
+    """Return messages whose sealed parts name issuers as the codec of this host expects them.
+
+    Parts that this host or account sealed get the name of the provider. Parts that the same
+    provider sealed at another host or for another account get another name, so that the projection
+    drops them.
+    """
     usual = f"{profile.name}@{profile.usual_host}"
     issuers: dict[str | None, str] = dict.fromkeys((profile.name, *profile.issuers), usual)
-    # Codecs write the protocol, which not every provider of it is named after.
+    # Codecs of some protocols name the protocol as the issuer, not the provider.
     is_usual_name = profile.protocol not in profile.issuers
     issuers[profile.issuer] = profile.name if is_usual_name else profile.protocol
     # A part without an issuer belongs to the provider of the response.
@@ -166,10 +171,11 @@ class IssuerDecoder(DecoderWrapper):
 def replayed_events(
     message: Message, decoder: StreamDecoder, body: bytes
 ) -> list[StreamEvent] | None:
-    """Return the events of a plain response as its provider would have streamed them, in one piece.
+    """Return the events of a plain response, with the original form of each part.
 
-    Decoders read a body in place of a stream, since some hosts answer so; their events have the
-    original form of each part. None if one does not, or reads another response.
+    `body` is fed to a stream decoder. Decoders accept a plain body in place of a stream, because
+    some hosts answer a request for a stream with one. None if the decoder fails, or reads a
+    different message.
     """
     try:
         events = [*decoder.feed(body), *decoder.finish()]
@@ -180,30 +186,30 @@ def replayed_events(
         return None
     if _comparable(end.message) != _comparable(message):
         return None
-    calls = [
-        [block.id for block in each.content if type(block) is ToolUseBlock]
-        for each in (end.message, message)
+    call_ids = [
+        [block.id for block in response.content if type(block) is ToolUseBlock]
+        for response in (end.message, message)
     ]
-    ours = dict(zip(*calls, strict=True))
-    return [_with_ids_of(event, message, ours) for event in events]
+    our_ids = dict(zip(*call_ids, strict=True))
+    return [_with_ids_of(event, message, our_ids) for event in events]
 
 
 def _comparable(message: Message) -> str:
-    """Return a digest of the content, without the words in which errors of calls are described."""
+    """Return a digest of the content that does not depend on the texts of call errors."""
     content = tuple(
         replace(block, invalid=replace(block.invalid, error=""))
         if type(block) is ToolUseBlock and block.invalid is not None
         else block
         for block in message.content
     )
-    same = are_identical(content, message.content)
-    return (message if same else replace(message, content=content)).content_digest()
+    is_same = are_identical(content, message.content)
+    return (message if is_same else replace(message, content=content)).content_digest()
 
 
-def _with_ids_of(event: StreamEvent, message: Message, ours: Mapping[str, str]) -> StreamEvent:
+def _with_ids_of(event: StreamEvent, message: Message, our_ids: Mapping[str, str]) -> StreamEvent:
     match event:
         case ToolUseStart() | ToolUseInputDelta() | ToolUseEnd():
-            call = ours.get(event.tool_use_id, event.tool_use_id)
+            call = our_ids.get(event.tool_use_id, event.tool_use_id)
             return replace(event, message_id=message.id, tool_use_id=call)
         case MessageComplete():
             return replace(event, message_id=message.id, message=message)
@@ -216,11 +222,11 @@ def _with_ids_of(event: StreamEvent, message: Message, ours: Mapping[str, str]) 
 
 
 class ToolCallRules:
-    """How the tool calls of a response are read, given the tools of the request.
+    """Normalises the tool calls of a response, given the tools of the request.
 
-    A name that was changed for the provider becomes ours again (T111). Calls that a model joined
-    into one string (T35) or wrapped in one call (T140) become several, each with its own id. A call
-    of the output tool becomes text (T116).
+    A name that was changed for the provider is restored (T111). Calls that a model joined into one
+    string (T35) or wrapped in one call (T140) become several, each with its own id. A call of the
+    output tool becomes text (T116).
     """
 
     def __init__(self, tools: Sequence[str], max_name_length: int) -> None:
@@ -232,7 +238,7 @@ class ToolCallRules:
             return message
         content: list[ContentBlock] = []
         has_output = False
-        room = MAX_ADDED_CALLS
+        remaining = MAX_ADDED_CALLS
         for block in message.content:
             if not isinstance(block, ToolUseBlock):
                 content.append(block)
@@ -240,18 +246,18 @@ class ToolCallRules:
                 has_output = True
                 content.append(TextBlock(_output_text(block)))
             else:
-                calls = self.split_call(block, room)
-                room -= len(calls) - 1
+                calls = self.split_call(block, remaining)
+                remaining -= len(calls) - 1
                 content += calls
         if has_output:
             return _with_output(message, tuple(content))
-        same = are_identical(content, message.content)
-        return message if same else replace(message, content=tuple(content))
+        is_same = are_identical(content, message.content)
+        return message if is_same else replace(message, content=tuple(content))
 
-    def split_call(self, call: ToolUseBlock, room: int) -> list[ToolUseBlock]:
-        """Return the calls that one call stands for; usually itself.
+    def split_call(self, call: ToolUseBlock, remaining: int) -> list[ToolUseBlock]:
+        """Return the calls that one call contains; usually only itself.
 
-        `room` is how many calls may be added; a call that stands for more stays as it is.
+        `remaining` is how many calls may be added; a call with more of them is not split.
         """
         calls: list[tuple[str, dict[str, object]]] = []
         if call.invalid is not None:
@@ -259,7 +265,7 @@ class ToolCallRules:
             calls = [(name, arguments) for arguments in split_joined_objects(call.invalid.raw)]
         elif self.is_wrapper(call.name):
             calls = self._wrapped_calls(call)
-        if not calls or len(calls) - 1 > room:
+        if not calls or len(calls) - 1 > remaining:
             name = self.our_name(call.name)
             return [call if name == call.name else replace(call, name=name)]
         return [
@@ -268,15 +274,15 @@ class ToolCallRules:
         ]
 
     def our_name(self, wire_name: str) -> str:
-        """Return our name of a tool that the provider calls so."""
+        """Return our name of a tool, by the name that was sent to the provider."""
         return self._our_names.get(wire_name, wire_name)
 
     def is_output_tool(self, name: str) -> bool:
-        """Whether a call of that name is the response: no caller defined such a tool."""
+        """Whether a call of that name is the response: the caller defined no such tool."""
         return name == OUTPUT_TOOL and OUTPUT_TOOL not in self._our_names
 
     def is_wrapper(self, name: str) -> bool:
-        """Whether a call of that name may hold others: no caller defined such a tool."""
+        """Whether a call of that name may contain others: the caller defined no such tool."""
         return bool(self._our_names) and name in _WRAPPER_TOOLS and name not in self._our_names
 
     def _wrapped_calls(self, call: ToolUseBlock) -> list[tuple[str, dict[str, object]]]:
@@ -299,7 +305,7 @@ def _output_text(call: ToolUseBlock) -> str:
 
 
 def _with_output(message: Message, content: tuple[ContentBlock, ...]) -> Message:
-    # The rest of the original form describes the call, which no longer exists.
+    # Only the ids of the original form stay: its other keys describe the call that became text.
     metadata = message.metadata
     if metadata.provider_raw is not None:
         metadata = replace(metadata, provider_raw=_only_ids(metadata.provider_raw))
@@ -325,9 +331,9 @@ class ToolCallDecoder(DecoderWrapper):
         self._rules = rules
         self._names: dict[str, str] = {}
         self._pending: list[StreamEvent] = []
-        """The events of a call that may hold others, until it is complete."""
+        """The events of a call that may contain others, until it is complete."""
         self._index_shift = 0
-        self._room = MAX_ADDED_CALLS
+        self._remaining = MAX_ADDED_CALLS
 
     @property
     def message(self) -> Message:
@@ -389,8 +395,8 @@ class ToolCallDecoder(DecoderWrapper):
         call = ToolUseBlock(event.tool_use_id, name, event.final_input, event.invalid)
         if self._rules.is_output_tool(name):
             return [TextDelta(event.message_id, event.content_block_index, _output_text(call))]
-        first, *others = self._rules.split_call(call, self._room)
-        self._room -= len(others)
+        first, *others = self._rules.split_call(call, self._remaining)
+        self._remaining -= len(others)
         if not others and first.name == self._rules.our_name(name):
             return [*pending, event]
         events: list[StreamEvent] = []

@@ -1,4 +1,4 @@
-"""Responses of one provider, written for clients of another; what these cannot read is a loss."""
+"""Responses of one provider, encoded for clients of another; what those cannot read is a loss."""
 
 import logging
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from metis.adapters.codecs import CODECS
 from metis.adapters.hosts import find_profile
 from metis.adapters.profile import Profile
 from metis.adapters.response_losses import can_state, unread_keys, unread_metadata
-from metis.adapters.seals import Face, sealed_record
+from metis.adapters.seals import ClientSeals, sealed_record
 from metis.canonical.blocks import (
     ArtifactBlock,
     Citation,
@@ -52,30 +52,30 @@ from metis.wire.seals import value_of
 log = logging.getLogger("metis.adapters")
 
 _COMMON_BLOCKS: Final = (ThinkingBlock, ToolUseBlock)
-"""Blocks that the responses of every protocol can hold, beside text."""
+"""Blocks that the responses of every protocol can have, beside text."""
 _CHECKED_EVENTS: Final = (BlockAdded, MessageComplete, MessageStart, ToolUseEnd)
 
 
 def response_for_client(
-    message: Message, profile: Profile, face: Face
+    message: Message, profile: Profile, client_seals: ClientSeals
 ) -> tuple[Message, list[Loss]]:
-    """Return a response as a client of a provider can read it, and what it does not read.
+    """Return a response as a client of a provider can read it, and losses for all other parts.
 
-    What another host spelled in this protocol is not spelled so here: hosts do not know each
-    other's ids and extra keys.
+    The original form of another host is not used even if it speaks the same protocol, because
+    clients of one host do not know the ids and extra keys of another.
     """
     provider = message.metadata.provider or message.metadata.origin or ""
-    response = _Response(
-        profile, provider, face, session_id=message.session_id, message_id=message.id
+    response = _ClientResponse(
+        profile, provider, client_seals, session_id=message.session_id, message_id=message.id
     )
-    message = response.in_form(message)
+    message = response.without_foreign_form(message)
     if _is_plain(message.content) or response.is_unchanged(message):
         return message, response.losses
     content = tuple(response.blocks(response.sealed(message.content)))
-    return _with_content(message, content), response.losses
+    return _replace_content(message, content), response.losses
 
 
-def _with_content(message: Message, content: tuple[ContentBlock, ...]) -> Message:
+def _replace_content(message: Message, content: tuple[ContentBlock, ...]) -> Message:
     if are_identical(content, message.content):
         return message
     metadata = message.metadata
@@ -84,13 +84,14 @@ def _with_content(message: Message, content: tuple[ContentBlock, ...]) -> Messag
         for blocks in (message.content, content)
     )
     if metadata.stop_reason is StopReason.TOOL_USE and had_calls and not has_calls:
-        # The only call was broken and cannot be written: the client must not wait for another.
+        # The only call was broken and is not sent. With the stop reason `tool_use` the client
+        # would wait for a call.
         metadata = replace(metadata, stop_reason=StopReason.MAX_TOKENS)
     return replace(message, content=content, metadata=metadata)
 
 
 def _is_plain(content: tuple[ContentBlock, ...]) -> bool:
-    # Almost all responses are plain, and need no further look.
+    # Almost all responses are plain; they skip the checks of each block.
     return all(
         block.citations == ()
         if type(block) is TextBlock
@@ -100,14 +101,14 @@ def _is_plain(content: tuple[ContentBlock, ...]) -> bool:
     )
 
 
-class _Response:
-    """One response of a provider on its way to a client of another."""
+class _ClientResponse:
+    """Decides which parts of one response a client can read, and records losses for the others."""
 
     def __init__(  # noqa: PLR0913 - two for the client, the rest names the response in losses
         self,
         profile: Profile,
         provider: str,
-        face: Face,
+        client_seals: ClientSeals,
         *,
         session_id: str,
         message_id: str,
@@ -115,7 +116,7 @@ class _Response:
     ) -> None:
         self._profile = profile
         self._provider = provider
-        self._face = face
+        self._client_seals = client_seals
         self._session_id = session_id
         self._message_id = message_id
         self._codec = CODECS[profile.protocol]
@@ -123,18 +124,18 @@ class _Response:
         self._is_native = provider == profile.name
         issuer = find_profile(provider)
         self._is_same_protocol = issuer is not None and issuer.protocol == profile.protocol
-        self._is_own = provider == profile.name
         self.losses: list[Loss] = []
 
-    def in_form(self, message: Message) -> Message:
+    def without_foreign_form(self, message: Message) -> Message:
         """Return a response without an original form that its client cannot read.
 
-        What it says beyond the canonical form is lost, and what the protocol cannot state of that.
+        Keys of the original form without a canonical field are losses, and so is metadata that the
+        client's protocol cannot state.
         """
         name, protocol = self._profile.name, self._profile.protocol
-        is_foreign = has_foreign_form(message, protocol, name) or self._face.has_foreign_seals(
-            message.content, self._provider
-        )
+        is_foreign = has_foreign_form(
+            message, protocol, name
+        ) or self._client_seals.has_foreign_seals(message.content, self._provider)
         if message.metadata.provider == name and not is_foreign:
             return message
         for path, reason in unread_keys(message, None if is_foreign else protocol):
@@ -144,25 +145,26 @@ class _Response:
         return without_original_form(message) if is_foreign else message
 
     def is_unchanged(self, message: Message) -> bool:
-        """Whether a response of the client's provider is written as it came, block by block.
+        """Whether a response of the client's provider still has the content of its original form.
 
-        So the provider's own client reads a call whose arguments are JSON, but no object.
+        Then it is written as it was, so that the provider's own client also reads a call whose
+        arguments are JSON, but not an object.
         """
         digest = original_form_of(message, self._profile.protocol).get("digest")
-        return self._is_own and digest is not None and digest == message.content_digest()
+        return self._is_native and digest is not None and digest == message.content_digest()
 
     def sealed(self, content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
         """Return content in which seals of other issuers are in envelopes.
 
-        Where the protocol has no field for them they are lost, unless the caller stores them.
+        Where the protocol has no field for seals they are lost, unless the caller stores them.
         """
         if self._codec.has_sealed_thinking:
-            sealed = self._face.seal(content, self._provider)
+            sealed = self._client_seals.seal(content, self._provider)
             for index, (before, after) in enumerate(zip(content, sealed, strict=True)):
                 if before is not after and not value_of(after):  # pyright: ignore[reportArgumentType] - only thinking is changed
                     self.lose_seal(index, "a seal of this length does not fit an envelope")
             return sealed
-        if not self._face.keeps_seals:
+        if not self._client_seals.keeps_seals:
             for index, block in enumerate(content):
                 if type(block) is ThinkingBlock and block.signature:
                     self.lose_seal(index, "responses of this protocol have no field for seals")
@@ -192,9 +194,10 @@ class _Response:
         return False
 
     def accepts_broken_call(self, path: str) -> bool:
-        """Whether the client can read arguments that are no JSON object; if not, it is a loss.
+        """Whether the client can read arguments that are not a JSON object; if not, it is a loss.
 
-        Such a call is never written with other arguments: a client would run it (T32, T161).
+        Such a call is never written with other arguments, because a client would run it (T32,
+        T161).
         """
         match self._codec.broken_calls:
             case "all":
@@ -219,17 +222,20 @@ class _Response:
         return type(block) is ArtifactBlock and can_state(self._profile.protocol, block)
 
     def text(self, block: TextBlock, path: str) -> TextBlock:
-        """Return a text with the citations that the protocol can express; others are lost."""
+        """Return a text with the citations that the protocol can express; others are losses."""
         citations = self.citations(block.citations, path)
         return block if citations is block.citations else replace(block, citations=citations)
 
     def citations(
         self, citations: tuple[Citation, ...], path: str, first: int = 0
     ) -> tuple[Citation, ...]:
-        """Return those citations that the protocol can express, the first at an index; or lose."""
-        # Where texts have no citations, a response of the provider itself holds them elsewhere.
+        """Return the citations that the protocol can express; others are losses.
+
+        `first` is the index of the first citation in its text, for the paths of the losses.
+        """
+        # A protocol whose texts have no citations stores them elsewhere in its responses.
         is_native = self._is_same_protocol and (self._codec.stream_citations != "none")
-        if not citations or is_native or self._is_own:
+        if not citations or is_native or self._is_native:
             return citations
         encode = self._codec.encode_citation
         mapped = [replace(citation, raw=encode(citation)) for citation in citations]
@@ -238,9 +244,9 @@ class _Response:
                 self.lose_citation(f"{path}.citations[{index}]", f"have no {citation.kind}")
         return tuple(citation for citation in mapped if citation.raw is not None)
 
-    def lose_citation(self, path: str, why: str) -> None:
+    def lose_citation(self, path: str, verb_phrase: str) -> None:
         """Record a citation that does not reach the client."""
-        self._lose("citation", path, f"responses of this protocol {why}")
+        self._lose("citation", path, f"responses of this protocol {verb_phrase}")
 
     def _lose(
         self, block_type: str, path: str, reason: str, change: Change = Change.DROPPED
@@ -261,17 +267,21 @@ class _Response:
 class ClientStreamEncoder:
     """A stream encoder that leaves out what the protocol of a client cannot express.
 
-    `losses` has what was left out so far; each is logged once. Blocks after one that was left out
-    get lower indexes, because clients append blocks to a list.
+    `losses` has what was left out so far; each loss is logged once. Blocks after one that was left
+    out get lower indexes, because clients append blocks to a list.
     """
 
     def __init__(
-        self, encoder: StreamEncoder, profile: Profile, face: Face, context: RequestContext
+        self,
+        encoder: StreamEncoder,
+        profile: Profile,
+        client_seals: ClientSeals,
+        context: RequestContext,
     ) -> None:
         self._encoder = encoder
         self._encode = encoder.encode
         self._profile = profile
-        self._face = face
+        self._client_seals = client_seals
         self._context = context
         self._issuer: str | None = None
         """Who seals the thinking of this response."""
@@ -284,7 +294,7 @@ class ClientStreamEncoder:
         self._logged_count = 0
         self._citations = CODECS[profile.protocol].stream_citations
         self._live_citations: dict[int, int] = {}
-        """How many citations of a text, by its index, came while the text was written."""
+        """The number of citations that arrived with the deltas of a text, by its block index."""
 
     @property
     def losses(self) -> list[Loss]:
@@ -294,7 +304,7 @@ class ClientStreamEncoder:
     def encode(self, event: StreamEvent) -> bytes:
         """Return the bytes for one event."""
         if type(event) is TextDelta:
-            # Nearly all events are such deltas: as few steps as possible.
+            # Nearly all events are text deltas without citations.
             if not event.citations and not self._dropped_count:
                 return self._encode(event)
             if event.citations:
@@ -329,7 +339,7 @@ class ClientStreamEncoder:
             case MessageStart():
                 return self._encode(self._start(event))
             case BlockAdded(block=ThinkingBlock() | RedactedThinkingBlock()):
-                block, *_ = self._face.seal((event.block,), self._issuer or self._provider)
+                block, *_ = self._client_seals.seal((event.block,), self._issuer or self._provider)
                 return self._encode_block(replace(event, block=block))
             case BlockAdded() | ToolUseEnd() if not self._accepts(event):
                 self._dropped_count += 1
@@ -346,9 +356,9 @@ class ClientStreamEncoder:
         return self._encode(self._renumbered(event) if self._dropped_count else event)
 
     def _sealed(self, event: ThinkingDelta) -> ThinkingDelta:
-        """Return a delta whose signature is in an envelope, if it is not the client's provider's.
+        """Return a delta whose signature is in an envelope if another provider made it.
 
-        Whether it has been lost on the way is reported with the message.
+        A signature that does not fit is reported as a loss with the complete message.
         """
         index, before = self._thinking
         length = len(event.text) + (before if index == event.content_block_index else 0)
@@ -356,9 +366,9 @@ class ClientStreamEncoder:
         if not event.signature:
             return event
         if not self._has_started:
-            return replace(event, signature=None)  # nobody knows who sealed it
+            return replace(event, signature=None)  # its issuer is unknown
         block = ThinkingBlock("", event.signature, event.id, event.format)
-        sealed, *_ = self._face.seal((block,), self._issuer or self._provider, length)
+        sealed, *_ = self._client_seals.seal((block,), self._issuer or self._provider, length)
         signature = value_of(sealed) if type(sealed) is ThinkingBlock else None
         return event if signature == event.signature else replace(event, signature=signature)
 
@@ -367,11 +377,11 @@ class ClientStreamEncoder:
         self._provider = event.provider or (prefix if find_profile(prefix) else "")
         self._issuer = event.issuer
         self._has_started = True
-        is_own = self._provider in ("", self._profile.name) and (
-            not self._provider or self._face.is_own(event.issuer or self._provider)
+        is_readable = self._provider in ("", self._profile.name) and (
+            not self._provider or self._client_seals.is_readable(event.issuer or self._provider)
         )
         # As in a plain response: hosts of one protocol do not know each other's ids.
-        return event if is_own else replace(event, protocol=None, original_form=None)
+        return event if is_readable else replace(event, protocol=None, original_form=None)
 
     def _accepts(self, event: BlockAdded | ToolUseEnd) -> bool:
         if type(event) is ToolUseEnd and event.invalid is None:
@@ -385,21 +395,21 @@ class ClientStreamEncoder:
         self.losses.extend(response.losses)
         return is_accepted
 
-    def _response(self, message_id: str) -> _Response:
-        return _Response(
+    def _response(self, message_id: str) -> _ClientResponse:
+        return _ClientResponse(
             self._profile,
             self._provider,
-            self._face,
+            self._client_seals,
             session_id=self._context.session_id,
             message_id=message_id,
             is_stream=True,
         )
 
     def _end(self, event: MessageComplete) -> MessageComplete:
-        """Return the end with the message that a plain response would be made of."""
+        """Return the event with the message from which a plain response would be encoded."""
         message = event.message
         response = self._response(message.id)
-        message = response.in_form(message)
+        message = response.without_foreign_form(message)
         self.losses.extend(response.losses)
         if not _is_plain(message.content):
             report_seals(message, self._profile, self._context)
@@ -415,7 +425,7 @@ class ClientStreamEncoder:
     def _cited(self, event: TextDelta) -> TextDelta:
         """Return a delta with the citations that can be written before their text is closed."""
         if self._citations != "last":
-            return event  # all citations are written, or lost, with the message
+            return event  # all citations are written or recorded as losses with the message
         index = event.content_block_index
         first = self._live_citations.get(index, 0)
         self._live_citations[index] = first + len(event.citations)
@@ -433,24 +443,24 @@ class ClientStreamEncoder:
             path = f"$.content[{index}]"
             if type(block) is TextBlock and block.citations:
                 count = self._live_citations.get(index, 0)
-                sent = reported.citations(block.citations[:count], path)
-                rest = late.citations(block.citations[count:], path, count)
+                live_citations = reported.citations(block.citations[:count], path)
+                late_citations = late.citations(block.citations[count:], path, count)
                 if self._citations == "last" and index < last:
-                    # Earlier texts are closed on the wire when these are known.
-                    for n in range(count, count + len(rest)):
+                    # The earlier text is already closed on the wire.
+                    for n in range(count, count + len(late_citations)):
                         late.lose_citation(f"{path}.citations[{n}]", "cite nothing this late")
-                    rest = ()
-                citations = (*sent, *rest)
+                    late_citations = ()
+                citations = (*live_citations, *late_citations)
                 is_same = citations == block.citations
                 content.append(block if is_same else replace(block, citations=citations))
             elif type(block) is TextBlock or reported.accepts(block, path):
                 content.append(block)
         self.losses.extend(late.losses)
-        return _with_content(message, tuple(content))
+        return _replace_content(message, tuple(content))
 
 
 def report_seals(message: Message, profile: Profile, context: RequestContext) -> None:
-    """Give the caller what to store of a response for a client that keeps no seals."""
+    """Pass the seals of a response to the caller, for clients whose protocol has no seals."""
     if context.on_seals is not None and CODECS[profile.protocol].joins_blocks:
         record = sealed_record(message, profile)
         if record is not None:
@@ -470,23 +480,24 @@ _OVERLOADED: Final = 529
 
 
 def error_for_client(error: ProviderError, profile: Profile) -> ProviderError:
-    """Return an error as a client of a provider can read it: of other protocols only the text.
+    """Return an error as a client of a provider can read it.
 
-    Types, codes and request ids of another protocol mean nothing to the client, and its retries
-    and messages depend on those of its own.
+    Of an error of another protocol only the class and the text are used: its types, codes and
+    request ids mean nothing to the client, whose retries depend on those of its own protocol.
     """
     issuer = find_profile((error.provider or "").replace("_", "-"))
     protocol = error.provider if issuer is None else issuer.protocol
     is_openai = protocol in _OPENAI_PROTOCOLS and profile.protocol in _OPENAI_PROTOCOLS
     is_same = protocol == profile.protocol or is_openai
-    # Hosts of one protocol share its types, but each words a full context window in its own way.
+    # Hosts of one protocol share its error types, but each reports a full context window with
+    # another text, which clients match.
     is_worded = not isinstance(error, ContextOverflowError) or error.provider == profile.name
     if protocol is None or (is_same and is_worded):
         return error
     kinds = (kind for kind in _ERROR_CLASSES if isinstance(error, kind))
     is_missing = isinstance(error, InvalidRequestError) and error.status == NOT_FOUND
     is_overload = isinstance(error, RateLimitError) and error.status == _OVERLOADED
-    # Clients retry an overload sooner than a limit of their own.
+    # Clients retry an overloaded server sooner than after a rate limit.
     status = error.status if is_missing or is_overload else None
     kind = next(kinds, OtherProviderError)
     return kind(error.text, status=status, retry_after_s=error.retry_after_s)

@@ -1,8 +1,8 @@
-"""What a response says that clients of another protocol do not read: keys, counts, stop reasons.
+"""Losses of responses for clients of another protocol: keys, usage counts, stop reasons, files.
 
 Keys that the canonical form has a field for are listed for each protocol; every other key of a
 response is a loss. Whether a protocol can state a count, a stop reason or a generated file is not
-listed but tried out: a response with it is written and read again, once per process.
+listed but tried out: a response with it is encoded and decoded, once per process.
 """
 
 from collections.abc import Iterator, Mapping
@@ -61,7 +61,7 @@ _RESPONSES_KEYS = frozenset(
     {
         *("id", "object", "created_at", "status", "model", "output", "usage", "service_tier"),
         *("incomplete_details", "error"),
-        # What the request has said, and a response repeats.
+        # Options of the request, which a response repeats.
         *("background", "frequency_penalty", "instructions", "max_output_tokens", "metadata"),
         *("max_tool_calls", "parallel_tool_calls", "presence_penalty", "previous_response_id"),
         *("prompt", "prompt_cache_key", "prompt_cache_retention", "reasoning", "store"),
@@ -134,7 +134,7 @@ _MAPPED_KEYS: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
         "usage.output_tokens_details": frozenset({"reasoning_tokens"}),
     },
 }
-"""The keys of responses that blocks and metadata stand for, by the path of their object.
+"""The keys of responses that blocks and metadata represent, by the path of their object.
 
 `tests/wire/test_sdk_responses.py` compares it with what the codecs read of every field that the
 official SDKs have types for.
@@ -154,7 +154,8 @@ def unread_keys(message: Message, protocol: str | None) -> Iterator[UnreadKey]:
             yield UnreadKey(path, reason)
         body = maybe_object(maybe_object(form).get("response"))
         if message.metadata.usage is None:
-            # The usage would have the tier; streams of Chat Completions state it without one.
+            # Our usage has a field for the tier; streams of Chat Completions may state a tier
+            # without a usage.
             for key in _TIER_KEYS & body.keys():
                 if is_meaningful(key, body[key]):
                     yield UnreadKey(f"$.{key}", reason)
@@ -182,11 +183,11 @@ def _unmapped(
         first, *others = maybe_list(value) or [None]
         yield from _unmapped(maybe_object(first), mapped, inner, f"{path}.{key}[0]")
         for index in range(1, len(others) + 1):
-            yield f"{path}.{key}[{index}]"  # an alternative to the first, which is the answer
+            yield f"{path}.{key}[{index}]"  # an alternative response; only the first is decoded
 
 
 def _camel_if(key: str, names: frozenset[str]) -> str:
-    """Return a key in the spelling of a list of names: Gemini's servers accept both."""
+    """Return a snake-case key in camel case if that is a listed name: Gemini uses both."""
     if key in names or "_" not in key:
         return key
     first, *others = key.split("_")
@@ -221,7 +222,7 @@ _COUNTS = (
 
 
 def unread_metadata(message: Message, protocol: str) -> Iterator[UnreadKey]:
-    """Yield what the usage and the stop reason of a response say, and the protocol cannot."""
+    """Yield the usage counts and the stop reason of a response that the protocol cannot state."""
     metadata = message.metadata
     if metadata.usage is not None:
         for name in unstated_counts(protocol):
@@ -250,7 +251,7 @@ def unstated_counts(protocol: str) -> tuple[str, ...]:
 
 @cache
 def stated_reason(protocol: str, reason: StopReason, *, has_calls: bool) -> StopReason | None:
-    """Return the stop reason that a client reads of one; None if it reads a failed response."""
+    """Return the stop reason that a client decodes from an encoded one; None if decoding fails."""
     call = ToolUseBlock("tu_00000000000000000000000000", "f", {})
     content = (call,) if has_calls else (TextBlock("x"),)
     read = _read_again(protocol, _response(content, MessageMetadata(stop_reason=reason)))
@@ -259,19 +260,19 @@ def stated_reason(protocol: str, reason: StopReason, *, has_calls: bool) -> Stop
 
 _PIXEL: Final = "iVBORw0KGgoAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 _MAX_FILE_KINDS = 256
-"""For how many kinds of files it is noted who can state them: media types come from providers."""
+"""The size of the cache by kind of file; bounded because media types come from providers."""
 
 
 def can_state(protocol: str, block: ArtifactBlock) -> bool:
-    """Whether responses of a protocol can hold a generated file of this kind."""
+    """Whether responses of a protocol can have a generated file of this kind."""
     source = block.source
-    place = source.data[: source.data.find("://") + 3] if source.kind == "url" else ""
-    return _states_file(protocol, source.kind, block.media_type, place)
+    scheme = source.data[: source.data.find("://") + 3] if source.kind == "url" else ""
+    return _states_file(protocol, source.kind, block.media_type, scheme)
 
 
 @lru_cache(_MAX_FILE_KINDS)
-def _states_file(protocol: str, kind: Any, media_type: str, place: str) -> bool:
-    data = f"{place}host/file" if place else _PIXEL
+def _states_file(protocol: str, kind: Any, media_type: str, scheme: str) -> bool:
+    data = f"{scheme}host/file" if scheme else _PIXEL
     file = ArtifactBlock(MediaSource(kind, data, protocol), media_type, id="file_1")
     read = _read_again(protocol, _response((TextBlock("x"), file), MessageMetadata()))
     family = media_type.partition("/")[0]

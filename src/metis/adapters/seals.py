@@ -1,12 +1,12 @@
-"""Seals between providers and clients: enveloped for clients of others, opened when they come back.
+"""Seals between providers and clients: put into envelopes for clients, and opened in requests.
 
-Whose client somebody is follows from the face that it talks to: its provider, host and account. A
-seal of the same issuer goes to it as it is, one of any other in an envelope (`wire.seals`).
+A client expects seals of one issuer: the provider, host and account whose protocol it speaks. A
+seal of that issuer is sent unchanged, one of any other issuer in an envelope (`wire.seals`).
 
-Clients that keep no seals (plain Chat Completions, Ollama) are served by a lookup: `sealed_record`
-returns what to store of a response and under which keys, `seal_keys` what to look up for a request,
-and `restore_seals` puts it back. Keys are ids of calls and digests of content as the client sees
-both; a caller with several tenants stores them per tenant.
+Clients whose protocol has no seals (plain Chat Completions, Ollama) are served by a look-up:
+`sealed_record` returns what to store of a response and under which keys, `seal_keys` the keys to
+look up for a request, and `restore_seals` inserts the stored thinking. Keys are ids of calls and
+digests of content as the client sees both; a caller with several tenants stores them per tenant.
 """
 
 import hashlib
@@ -49,8 +49,8 @@ _CALL_PREFIX = "call_"
 _ASSISTANT = Role.ASSISTANT
 
 
-class Face:
-    """Whose client somebody is, which decides the seals that it may hold as they are."""
+class ClientSeals:
+    """The seals of one kind of client: those that it gets unchanged, and envelopes for others."""
 
     def __init__(self, profile: Profile, context: RequestContext) -> None:
         self._issuer = context.issuer or profile.issuer
@@ -62,62 +62,63 @@ class Face:
         self._scoped = dict.fromkeys((None, *usual), self._issuer) if is_scoped else None
 
     def issuer_of(self, issuer: str | None, provider: str) -> str | None:
-        """Return who sealed a part of a provider's response, by the name of that provider.
+        """Return the issuer of a sealed part in a provider's response.
 
-        Codecs of some protocols name their protocol, whichever host has answered.
+        Codecs of some protocols name their protocol as the issuer, whichever host responded; the
+        provider is then returned.
         """
         profile = find_profile(provider)
         usual = (None, provider, None if profile is None else profile.protocol)
         return (provider or None) if issuer in usual else issuer
 
-    def is_own(self, issuer: str | None) -> bool:
-        """Whether a client of this face may hold a seal as it is; one of nobody counts as such."""
+    def is_readable(self, issuer: str | None) -> bool:
+        """Whether the client gets a seal unchanged; true for a seal without an issuer."""
         return issuer is None or issuer in self._raw_issuers
 
     @property
     def keeps_seals(self) -> bool:
-        """Whether the caller stores what the client has no field for."""
+        """Whether the caller stores seals that the client's protocol has no field for."""
         return self._keeps_seals
 
     def has_foreign_seals(self, content: Sequence[ContentBlock], provider: str) -> bool:
-        """Whether content has a seal that a client of this face may not hold as it is."""
+        """Whether content has a seal that the client may not get unchanged."""
         for block in content:
             kind = type(block)
             if kind is TextBlock or kind is ToolUseBlock:
                 continue  # as nearly all blocks are
             if isinstance(block, Thinking) and value_of(block):
                 issuer = self.issuer_of(block.issuer, provider)
-                if not self.is_own(issuer):
+                if not self.is_readable(issuer):
                     return True
         return False
 
     def seal(
         self, content: Sequence[ContentBlock], provider: str, length: int = 0
     ) -> tuple[ContentBlock, ...]:
-        """Return content in which every foreign seal is in its envelope, or gone if too long.
+        """Return content in which every foreign seal is in an envelope, or removed if too long.
 
-        `length` is how many characters of thinking went before a block of a stream.
+        `length` is the number of characters of the thinking that a stream has sent before.
         """
         sealed: list[ContentBlock] = []
-        place = (0, 0)
+        position = (0, 0)
         for block in content:
-            place = _after(place, block)
+            position = _position_after(position, block)
             if not isinstance(block, Thinking) or not value_of(block):
                 sealed.append(block)
                 continue
             issuer = self.issuer_of(block.issuer, provider)
-            if self.is_own(issuer) or issuer is None:
+            if self.is_readable(issuer) or issuer is None:
                 sealed.append(block)
                 continue
             seal = _seal_of(block, issuer)
             seal.length += length
-            seal.place = place if self.codec.joins_blocks else None
+            seal.place = position if self.codec.joins_blocks else None
             sealed.append(_with_value(block, write_envelope(seal)))
         return tuple(sealed)
 
     def open_all(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Return a client's messages with the blocks that their envelopes stand for."""
-        # Nearly no message has an envelope, and this runs for every message of every request.
+        """Return a client's messages with the original blocks in place of envelopes."""
+        # This runs for every message of every request, and nearly none has an envelope.
         opened: dict[int, Message] = {}
         is_scoped = self._scoped is not None
         for index, message in enumerate(messages):
@@ -135,8 +136,8 @@ class Face:
 
     def _open(self, message: Message) -> Message:
         content = self._opened(message.content)
-        same = are_identical(content, message.content)
-        return message if same else replace(message, content=tuple(content))
+        is_same = are_identical(content, message.content)
+        return message if is_same else replace(message, content=tuple(content))
 
     def _opened(self, content: Sequence[ContentBlock]) -> Sequence[ContentBlock]:
         opened: list[ContentBlock] = []
@@ -172,7 +173,7 @@ def _seal_of(block: Thinking, issuer: str) -> Seal:
 
 
 def _joined_text(opened: list[ContentBlock], text: str, seal: Seal) -> str:
-    """Return the text of sealed thinking; what a client has as blocks before it is removed."""
+    """Return the text of sealed thinking; blocks into which the client divided it are removed."""
     joined, missing, count = text, seal.length - len(text), 0
     while missing > 0 and count < len(opened):
         block = opened[-count - 1]
@@ -180,7 +181,7 @@ def _joined_text(opened: list[ContentBlock], text: str, seal: Seal) -> str:
             break
         joined, missing, count = block.text + joined, missing - len(block.text), count + 1
     if missing != 0 or count == 0:
-        return text  # the client has changed it: the issuer will say so
+        return text  # the client changed the thinking; the issuer will refuse the seal
     del opened[-count:]
     return joined
 
@@ -191,44 +192,50 @@ def _with_value(block: Thinking, value: str | None) -> Thinking:
     return replace(block, signature=value)
 
 
-def _after(place: tuple[int, int], block: ContentBlock) -> tuple[int, int]:
-    """Return the place behind a block: how much text, without blanks, and how many calls."""
-    characters, calls = place
+def _position_after(position: tuple[int, int], block: ContentBlock) -> tuple[int, int]:
+    """Return the position after a block: the count of characters without white space, and of calls.
+
+    White space is not counted, because clients change it between texts.
+    """
+    characters, calls = position
     if type(block) is TextBlock:
         return characters + len("".join(block.text.split())), calls
-    return (characters, calls + 1) if type(block) is ToolUseBlock else place
+    return (characters, calls + 1) if type(block) is ToolUseBlock else position
 
 
 def placed_blocks(
     content: Sequence[ContentBlock], placed: Sequence[tuple[tuple[int, int], Thinking]]
 ) -> list[ContentBlock]:
-    """Return content with thinking at its places; a text that it came in the middle of is split."""
+    """Return content with thinking inserted at its positions; a text around one is split."""
     result: list[ContentBlock] = []
-    place = (0, 0)
-    waiting = deque(sorted(placed, key=lambda each: each[0]))
+    position = (0, 0)
+    pending = deque(sorted(placed, key=lambda entry: entry[0]))
     for block in content:
-        while waiting and waiting[0][0] <= place:
-            result.append(waiting.popleft()[1])
-        behind = _after(place, block)
+        while pending and pending[0][0] <= position:
+            result.append(pending.popleft()[1])
+        end_position = _position_after(position, block)
         if type(block) is TextBlock and not block.citations:
-            result += _split_at(block, place[0], behind[0], waiting)
+            result += _split_at(block, position[0], end_position[0], pending)
         else:
             result.append(block)
-        place = behind
-    return [*result, *(thinking for _, thinking in waiting)]
+        position = end_position
+    return [*result, *(thinking for _, thinking in pending)]
 
 
 def _split_at(
-    block: TextBlock, before: int, behind: int, waiting: deque[tuple[tuple[int, int], Thinking]]
+    block: TextBlock,
+    before: int,
+    end_position: int,
+    pending: deque[tuple[tuple[int, int], Thinking]],
 ) -> Iterator[ContentBlock]:
-    """Yield a text with the thinking that stood before its end; blanks stay with the text before.
+    """Yield a text with the thinking that was before its end.
 
-    Only characters decide here: clients move calls behind the text, so that thinking which stood
-    behind a call may come back before it.
+    White space stays with the text before it. Only characters are compared, not calls: clients
+    move calls behind the text, so that thinking after a call may have to be inserted before it.
     """
     start, passed = 0, before
-    while waiting and waiting[0][0][0] < behind:
-        (characters, _), thinking = waiting.popleft()
+    while pending and pending[0][0][0] < end_position:
+        (characters, _), thinking = pending.popleft()
         if characters > passed:
             end = _end_of(block.text, start, characters - passed)
             yield TextBlock(block.text[start:end])
@@ -238,7 +245,7 @@ def _split_at(
 
 
 def _end_of(text: str, start: int, count: int) -> int:
-    """Return the index behind that many characters that are not blanks, and the blanks after."""
+    """Return the index after `count` characters that are not white space, and the space after."""
     for index in range(start, len(text)):
         if not text[index].isspace():
             if count == 0:
@@ -247,8 +254,8 @@ def _end_of(text: str, start: int, count: int) -> int:
     return len(text)
 
 
-class _Sealed(Struct, omit_defaults=True):
-    """One block of thinking in a record."""
+class _SealedThinking(Struct, omit_defaults=True):
+    """One block of thinking in a stored record."""
 
     place: tuple[int, int]
     text: str
@@ -256,23 +263,23 @@ class _Sealed(Struct, omit_defaults=True):
 
 
 _write = msgspec.json.Encoder(order="deterministic").encode
-_read = msgspec.json.Decoder(list[_Sealed]).decode
+_read = msgspec.json.Decoder(list[_SealedThinking]).decode
 
 
 def sealed_record(message: Message, profile: Profile) -> SealRecord | None:
-    """Return what to store of a response for a client that keeps no seals; None if nothing."""
+    """Return what to store of a response for a client without seals; None if it has no seals."""
     provider = message.metadata.provider or message.metadata.origin or ""
-    face = Face(profile, RequestContext(session_id=message.session_id))
-    place = (0, 0)
-    sealed: list[_Sealed] = []
+    client_seals = ClientSeals(profile, RequestContext(session_id=message.session_id))
+    position = (0, 0)
+    sealed: list[_SealedThinking] = []
     for block in message.content:
-        place = _after(place, block)
+        position = _position_after(position, block)
         if not isinstance(block, Thinking) or not value_of(block):
             continue
-        issuer = face.issuer_of(block.issuer, provider)
+        issuer = client_seals.issuer_of(block.issuer, provider)
         if issuer is not None:
             text = block.text if type(block) is ThinkingBlock else ""
-            sealed.append(_Sealed(place, text, _seal_of(block, issuer)))
+            sealed.append(_SealedThinking(position, text, _seal_of(block, issuer)))
     keys = tuple(_keys_of(message)) if sealed else ()
     return SealRecord(keys, _write(sealed).decode()) if keys else None
 
@@ -283,7 +290,7 @@ def _keys_of(message: Message) -> Iterator[str]:
     for block in message.content:
         if type(block) is ToolUseBlock:
             yield f"call:{wire_ids.get(block.id) or derived_id(block.id, _CALL_PREFIX)}"
-    # Clients join and divide texts, and change blanks between them.
+    # Clients join and divide texts, and change the white space between them.
     texts = (block.text for block in message.content if type(block) is TextBlock)
     text = "".join("".join(texts).split())
     calls = [
@@ -313,8 +320,8 @@ def restore_seals(request: CanonicalRequest, records: Mapping[str, str]) -> Cano
     if not records:
         return request
     messages = tuple(_restored(message, records) for message in request.messages)
-    same = are_identical(messages, request.messages)
-    return request if same else replace(request, messages=messages)
+    is_same = are_identical(messages, request.messages)
+    return request if is_same else replace(request, messages=messages)
 
 
 def _restored(message: Message, records: Mapping[str, str]) -> Message:
@@ -327,7 +334,7 @@ def _restored(message: Message, records: Mapping[str, str]) -> Message:
         sealed = _read(record)
     except msgspec.MsgspecError:
         return message
-    # The thinking that the client shows has no seal: what was stored replaces it.
+    # Thinking that the client sent has no seal; the stored thinking replaces it.
     content = [block for block in message.content if not isinstance(block, Thinking)]
-    placed = [(each.place, each.seal.block(each.text)) for each in sealed]
+    placed = [(entry.place, entry.seal.block(entry.text)) for entry in sealed]
     return replace(message, content=tuple(placed_blocks(content, placed)))

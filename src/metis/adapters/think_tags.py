@@ -1,9 +1,9 @@
 """Thinking that a host leaves in the text of a response, between `<think>` and `</think>` (T70).
 
-A response that begins with the tag is decoded as a thinking block and the text after it; sent back
-to the same host, or encoded in its place, it is one text again. Thinking whose end tag never came
-extends to the end, because a stream cannot take back what it has shown. A tag further on in a text
-stays text: it may be about tags.
+A response that begins with the tag is decoded as a thinking block and the text after it. When it
+is sent to the same host, or encoded for clients of that host, the two are joined into one text.
+Thinking without a closing tag extends to the end, because a stream cannot withdraw the deltas that
+it has sent. A tag further on stays text: the response may be about tags.
 """
 
 from collections.abc import Iterator, Sequence
@@ -88,8 +88,8 @@ def with_think_tags(messages: Sequence[Message], name: str) -> Sequence[Message]
 class ThinkTagDecoder(DecoderWrapper):
     """A stream decoder that turns thinking at the beginning of the first text into its own block.
 
-    `_handle` is the state: the method for the next piece of that text. It is
-    unbound, as a bound method would be a reference cycle.
+    `_handle` is the state: the function for the next piece of that text. It is not a bound method,
+    which would be a reference cycle.
     """
 
     def __init__(self, decoder: StreamDecoder, issuer: str) -> None:
@@ -203,7 +203,7 @@ class ThinkTagDecoder(DecoderWrapper):
 
 
 class ThinkTagEncoder:
-    """A stream encoder that writes thinking of its own host between tags again."""
+    """A stream encoder that writes the thinking of its host's responses between tags."""
 
     def __init__(self, encoder: StreamEncoder, name: str) -> None:
         self._encoder = encoder
@@ -257,7 +257,7 @@ def _is_unclosed(block: ContentBlock) -> bool:
 
 
 def _possible_closing(text: str) -> str:
-    """Return the longest end of a text with which a closing tag may begin."""
+    """Return the longest suffix of a text that may be the beginning of a closing tag."""
     for size in range(min(len(text), len(CLOSING) - 1), 0, -1):
         if text.endswith(CLOSING[:size]):
             return text[-size:]

@@ -1,12 +1,13 @@
-"""The reasoning option of a request in terms that a model accepts; every change becomes a loss.
+"""The reasoning option of a request, fitted to a model; every change becomes a loss.
 
 The rules, in their order (T37, T46-T48, T206, T207):
 
 - A model whose thinking cannot be controlled gets no option.
-- Where thinking excludes something else (a forced call, tools at all, an open call without
+- Where thinking conflicts with something else (a forced call, any tools, an open call without
   thinking before it), thinking is turned off; if that is not possible, the call is not forced.
-- An effort becomes the nearest that the model knows; efforts and budgets stand for each other.
-- A budget is brought into the range of the model. Where it counts towards the limit of the
+- An effort becomes the nearest effort of the model; efforts and budgets are converted into each
+  other.
+- A budget is clamped to the range of the model. Where it counts towards the limit of the
   response, half of that limit remains for the response.
 """
 
@@ -127,7 +128,7 @@ class ReasoningPlanner:
         return self._with_budget(options, rule, budget, is_exact=False)
 
     def _as_effort(self, rule: ReasoningRule, requested: Reasoning) -> Reasoning | None:
-        """Return an effort that the model knows; None if it thinks without one."""
+        """Return the nearest effort of the model; None if the model thinks without one."""
         name, effort = self._model.name, requested.effort
         if not rule.enabling_efforts:
             if requested != Reasoning():
@@ -145,42 +146,46 @@ class ReasoningPlanner:
     def _with_budget(
         self, options: AdapterOptions, rule: ReasoningRule, budget: int, *, is_exact: bool = True
     ) -> AdapterOptions:
-        # A budget outside of the range is answered with 400 (T47).
-        least, most = rule.budget or (1, budget)
-        fitted = min(max(budget, least), most)
+        # Providers answer 400 to a budget outside of the range (T47).
+        min_budget, max_budget = rule.budget or (1, budget)
+        fitted = min(max(budget, min_budget), max_budget)
         if fitted != budget and is_exact:
-            self._alter(f"{self._model.name} thinks with {least} to {most} tokens")
+            self._alter(f"{self._model.name} thinks with {min_budget} to {max_budget} tokens")
         changes: dict[str, Any] = {}
         if rule.budget_below_max_tokens:
-            fitted = self._below_response_limit(options, fitted, least, changes, is_exact=is_exact)
+            fitted = self._below_response_limit(
+                options, fitted, min_budget, changes, is_exact=is_exact
+            )
         return replace(options, reasoning=Reasoning(None, fitted), **changes)
 
     def _below_response_limit(
         self,
         options: AdapterOptions,
         budget: int,
-        least: int,
+        min_budget: int,
         changes: dict[str, Any],
         *,
         is_exact: bool,
     ) -> int:
         # Anthropic counts thinking towards `max_tokens`, and answers 400 to a budget that is not
         # smaller.
-        most, limit = self._model.capabilities.max_output_tokens, options.max_output_tokens
+        max_budget, limit = self._model.capabilities.max_output_tokens, options.max_output_tokens
         if limit is None:
-            changes["max_output_tokens"] = limit = most
+            changes["max_output_tokens"] = limit = max_budget
             is_exact = False
         if budget < limit:
             return budget
-        if limit // 2 >= least:
+        if limit // 2 >= min_budget:
             if is_exact:
                 self._alter(f"thinking must leave space in a response of {limit} tokens")
             return limit // 2
-        changes["max_output_tokens"] = raised = least + limit
-        reason = f"{self._model.name} thinks with at least {least} tokens, which count as output"
+        changes["max_output_tokens"] = raised = min_budget + limit
+        reason = (
+            f"{self._model.name} thinks with at least {min_budget} tokens, which count as output"
+        )
         loss = OptionLoss("max_output_tokens", f"{reason}; {raised} is sent", Change.ALTERED)
         self._losses.append(loss)
-        return least
+        return min_budget
 
     def _alter(self, reason: str) -> None:
         self._losses.append(OptionLoss(_KEY, reason, Change.ALTERED))
@@ -199,7 +204,7 @@ def _forces_call(options: AdapterOptions) -> bool:
 
 
 def _loop_has_thinking(messages: Sequence[Message], model: ModelFacts) -> bool:
-    """Whether the response whose calls are being answered begins with thinking of this model.
+    """Whether the response with the open calls begins with thinking that this model accepts.
 
     True also for a history that does not end in tool results.
     """

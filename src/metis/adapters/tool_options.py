@@ -1,4 +1,4 @@
-"""Tools of a request on their way to a provider: names, schemas, server tools, containers."""
+"""Tools of a request, fitted to a provider: names, schemas, server tools, code containers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -30,12 +30,12 @@ _MODES: Mapping[str, ToolMode] = {
     "any": "required",
     "required": "required",
 }
-"""The words of all providers for whether a model may, must not or must call tools."""
+"""The tool modes of all providers, by their names: whether a model may, must or must not call."""
 _PLACEHOLDER_DESCRIPTION = "A tool that was used before and cannot be called now."
 
 
 class OptionLoss(Struct, frozen=True):
-    """An option or a tool that is not sent as the caller asked for it."""
+    """An option or a tool that is not sent as the caller requested it."""
 
     key: str
     reason: str
@@ -50,9 +50,9 @@ def tool_losses(
     *,
     handled: frozenset[str] = frozenset(),
 ) -> Iterator[OptionLoss]:
-    """Yield a loss for each server tool of another provider, and for keys that only it knows.
+    """Yield a loss for each server tool of another provider, and for keys that only it has.
 
-    `handled` are keys, and types of tools, that the caller sends in another way.
+    `handled` has keys and tool types that are sent in another form.
     """
     names = {tool.name for tool in tools}
     if codec is not None and codec.server_tools is not None:
@@ -205,7 +205,7 @@ def resolve_tool_mode(
 def with_native_keys(
     options: AdapterOptions, protocol: str, keys: Mapping[str, Any]
 ) -> AdapterOptions:
-    """Return the options with more native keys: objects are merged, lists get what they lack."""
+    """Return the options with more native keys: objects are merged, lists get missing items."""
     merged = _merged(options.native.get(protocol, {}), keys)
     return replace(options, native={**options.native, protocol: merged})
 
@@ -238,7 +238,10 @@ def without_tool_choice(
     codec: Codec,
     losses: list[OptionLoss],
 ) -> AdapterOptions:
-    """Leave out a tool choice without tools, which APIs refuse (T114), unless a client sent it."""
+    """Return options without a tool choice if there are no tools: APIs refuse it then (T114).
+
+    A tool choice that a client of the provider sent is not changed.
+    """
     if native is not None and (not native.get("tools") or _has_native_tools(options, codec)):
         return options
     names = [
@@ -256,19 +259,19 @@ def without_tool_choice(
 
 
 def is_default(value: object) -> bool:
-    """Whether an option asks for what happens anyway."""
+    """Whether an option has the value that providers assume without it."""
     return value is True or value in ((), ToolChoice("auto"))
 
 
 def _has_native_tools(options: AdapterOptions, codec: Codec) -> bool:
-    # A client may send server tools or unknown ones, which are not definitions of ours.
+    # A client may send server tools or unknown ones, which have no `ToolDefinition`.
     return bool(_decode(codec.history().body((), options)).get("tools"))
 
 
 def placeholder_tools(messages: Sequence[Message], max_length: int) -> tuple[ToolDefinition, ...]:
-    """Return a definition for each tool that the history uses, in the order of the first calls.
+    """Return a definition for each tool that the history calls, in the order of the first calls.
 
-    For a provider that refuses a history with tools that the request does not define (T36).
+    Some providers refuse a history with calls of tools that the request does not define (T36).
     """
     names = dict.fromkeys(
         wire_tool_name(block.name, max_length)
@@ -283,12 +286,12 @@ def placeholder_tools(messages: Sequence[Message], max_length: int) -> tuple[Too
 
 
 _IDLE_TIME = timedelta(minutes=20)
-"""How long OpenAI keeps a container that nobody uses; its API does not tell when one expires."""
+"""How long OpenAI keeps an unused container; its API does not state when one expires."""
 _ANTHROPIC, _RESPONSES = "anthropic", "openai_responses"
 
 
 class CodeContainer(Struct, frozen=True):
-    """Where a provider ran code of a model, and where its files still are for a while (T199)."""
+    """A sandbox in which a provider ran code; its files exist until it expires (T199)."""
 
     id: str
     issuer: str
@@ -321,7 +324,7 @@ def with_container(
     profile: Profile,
     losses: list[OptionLoss],
 ) -> AdapterOptions:
-    """Return options that run code in the container of the last response, while that exists.
+    """Return options that run code in the container of the last response, until it expires.
 
     A request that names a container itself is not changed.
     """
@@ -342,7 +345,7 @@ def with_container(
 
 
 def runs_code(native: Mapping[str, Any] | None) -> bool:
-    """Whether a request asks the provider to run code."""
+    """Whether a request has a tool with which the provider runs code."""
     tools = map(maybe_object, maybe_list((native or {}).get("tools")))
     return any((maybe_text(tool.get("type")) or "").startswith("code_") for tool in tools)
 
