@@ -53,6 +53,8 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = "".join(f'{name} = "http://127.0.0.1:9"\n' for name in dead)
     (folder / "config.toml").write_text(f"[base_urls]\n{lines}")
     monkeypatch.setenv("METIS_HOME", str(folder))
+    # Commands that look for sessions of other programs, or write them, use this home only.
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

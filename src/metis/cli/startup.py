@@ -402,8 +402,11 @@ async def _open_session(
 
 
 async def delete_if_empty(library: Metis, session_id: str) -> None:
-    """Delete a session from the store if it has no message but instructions."""
-    newest = await library.store.messages(session_id, newest=1)
-    if all(message.role in (Role.SYSTEM, Role.DEVELOPER) for message in newest):
+    """Delete a session from the store if it has never had a message but instructions.
+
+    Every branch counts: `/system` may have added the newest message, and `/rewind` may have left
+    nothing before the current position, of a conversation that the user wants to keep.
+    """
+    if not await library.store.has_dialogue(session_id):
         with suppress(UnknownSessionError):  # it was deleted already
             await library.store.delete(session_id)

@@ -257,7 +257,7 @@ def import_session(  # noqa: PLR0913 - one parameter an option
 
 
 @click.command()
-@click.argument("target", metavar="claude|codex|gemini|opencode|pi|metis")
+@click.argument("target", metavar="claude|codex|gemini|opencode|pi|metis", required=False)
 @click.argument("session", metavar="[SESSION]", required=False, shell_complete=complete_sessions)
 @STORE
 @click.option(
@@ -281,6 +281,11 @@ def handoff(store: str | None, **options: Any) -> int:
     """
     from metis.cli.handoff import HandoffOptions, hand_over
 
+    if not options["target"]:
+        raise click.UsageError(
+            "name the program that is to continue: claude, codex, gemini, opencode, pi or metis, "
+            "such as `metis handoff codex`"
+        )
     return hand_over(store, HandoffOptions(**options))
 
 

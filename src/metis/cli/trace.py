@@ -32,7 +32,13 @@ from metis.store.entries import (
 )
 from metis.wire.call import SIMULATED
 
-_COLOURS = {"user": "green", "answer": "cyan", "call": "yellow", "failed": "red", "error": "red"}
+STEP_COLOURS = {
+    "user": "green",
+    "answer": "cyan",
+    "call": "yellow",
+    "failed": "red",
+    "error": "red",
+}
 # The width of the clock, the kind of a step, and the gaps behind them.
 _PREFIX_WIDTH = 21
 _MINUTE_S = 60
@@ -61,9 +67,7 @@ class Step(Struct, frozen=True, kw_only=True):
 async def print_trace(store: Store, session_name: str, *, as_json: bool) -> int:
     """Print the steps of a session; with `as_json` each step is a line of JSON."""
     record = await find_session(store, session_name)
-    steps = list(trace_steps(await store.history(record.id)))
-    steps += await _event_steps(record.id)
-    steps.sort(key=lambda step: step.at)
+    steps = await session_steps(store, record.id)
     if as_json:
         for step in steps:
             echo_json(msgspec.json.encode(step))
@@ -72,17 +76,28 @@ async def print_trace(store: Store, session_name: str, *, as_json: bool) -> int:
     return 0
 
 
+async def session_steps(store: Store, session_id: str) -> Sequence[Step]:
+    """Return the steps of a session in order: those of its journal and those of its events."""
+    steps = list(trace_steps(await store.history(session_id)))
+    steps += await _event_steps(session_id)
+    return sorted(steps, key=lambda step: step.at)
+
+
+def step_parts(record: SessionRecord, step: Step, width: int) -> tuple[str, str, str, str]:
+    """Return the time since the start, the kind, the detail and the facts, for one line."""
+    elapsed = _format_elapsed((step.at - record.created_at).total_seconds())
+    return (f"{elapsed:>9}", f"{step.what:<8}", *step.text(width - _PREFIX_WIDTH))
+
+
 def _print(record: SessionRecord, steps: Sequence[Step]) -> None:
     started = record.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
     workspace = f", {record.workspace_path}" if record.workspace_path else ""
     heading = truncate(f"{record.id}  {started}{workspace}", screen_width())
     echo(style(heading, bold=True))
     for step in steps:
-        elapsed_s = (step.at - record.created_at).total_seconds()
-        clock = style(f"{_format_elapsed(elapsed_s):>9}", dim=True)
-        what = style(f"{step.what:<8}", fg=_COLOURS.get(step.what))
-        detail, facts = step.text(screen_width() - _PREFIX_WIDTH)
-        echo(f"{clock}  {what}  {detail}{style(facts, dim=True)}")
+        clock, what, detail, facts = step_parts(record, step, screen_width())
+        what = style(what, fg=STEP_COLOURS.get(step.what))
+        echo(f"{style(clock, dim=True)}  {what}  {detail}{style(facts, dim=True)}")
     echo(style(count(len(steps), "step"), dim=True), err=True)
 
 

@@ -204,6 +204,14 @@ class Store(StoreConnection):
         """Return the messages of a session in order; all, or only the newest."""
         return await self.read(lambda t: queries.read_messages(t, session_id, newest))
 
+    async def has_dialogue(self, session_id: str) -> bool:
+        """Return whether any branch of a session has a message that is not an instruction."""
+        sql = (
+            "SELECT 1 FROM messages WHERE session_id = ? "
+            "AND role NOT IN ('system', 'developer') LIMIT 1"
+        )
+        return bool(await self.read(lambda t: t.run(sql, (session_id,))))
+
     async def history(
         self, session_id: str, *, newest: int | None = None, after: int = 0
     ) -> list[AnyEntry]:

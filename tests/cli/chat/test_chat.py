@@ -247,21 +247,19 @@ def test_control_sequences_of_response_are_not_executed(chat: Terminal, tmp_path
     assert b"\x1b[2J" not in chat.raw
 
 
-@pytest.mark.parametrize(
-    "command", ["/cost", "/context", "/why", "/tools", "/budget 1", "/diff gpt-5"]
-)
-def test_informational_commands(chat: Terminal, command: str) -> None:
-    expected = {
+def test_informational_commands(chat: Terminal) -> None:
+    send_and_wait(chat, "say hello", "hello")
+    for command, expected in {
         "/cost": "total $",
         "/context": "tokens, <1% of",
         "/why": "chosen with /model",
+        "/trace": "answer    hello",
         "/tools": "run_command",
         "/budget 1": "$1.00",
         "/diff gpt-5": "openai:gpt-5 · this conversation takes",
-    }[command]
-    send_and_wait(chat, "say hello", "hello")
-    chat.send(command)
-    chat.wait_for(expected)
+    }.items():
+        chat.send(command)
+        chat.wait_for(lambda text, line=expected, after=command: line in text.rpartition(after)[2])
 
 
 def test_conversation_undo_fork_and_resume(chat: Terminal) -> None:

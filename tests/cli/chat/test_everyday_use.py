@@ -172,6 +172,29 @@ def test_a_conversation_is_renamed_found_and_deleted(chat: Terminal) -> None:
     assert "Owls" not in text.rpartition("/sessions")[2]
 
 
+def test_a_conversation_that_ends_with_instructions_or_at_its_start_is_kept(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METIS_HOME", str(tmp_path / "metis"))
+    chat = ready(start())
+    send_and_wait(chat, "say first", "\nfirst\n")
+    chat.send("/system Answer in Latin.")
+    chat.wait_for("Added to the system prompt")
+    chat.send("/new")
+    chat.wait_for("New conversation.")
+    send_and_wait(chat, "say second", "\nsecond\n")
+    chat.send("/rewind 1")
+    chat.wait_for("Went back")
+    chat.send("/new")
+    chat.wait_for(lambda text: text.count("New conversation.") > 1)
+    chat.send("/system Nothing is ever said here.")
+    chat.wait_for(lambda text: text.count("Added to the system prompt") > 1)
+    chat.send("/quit")
+    assert chat.exit_code() == 0
+    rows = json.loads(CliRunner().invoke(cli, ["sessions", "--json"]).stdout)
+    assert [row["title"] for row in rows] == ["say second", "say first"]
+
+
 def test_resume_lists_matching_sessions(chat: Terminal) -> None:
     for _ in range(2):
         send_and_wait(chat, "say owl", "\nowl\n")

@@ -24,22 +24,29 @@ KEYS = (
 
 _NEW, _THINKING = "/new starts a new conversation.", "/thinking LEVEL sets the reasoning effort."
 _FILES, _EDITOR = "/attach FILE, or write @FILE into the message.", "Ctrl-X Ctrl-E opens $EDITOR."
-# What commands of other programs are called here.
+_KEYS = "`metis keys set PROVIDER` stores an API key."
+# What commands of other programs are called here, and what has a command outside of the chat.
 EQUIVALENTS = {
     "add": _FILES,
     "clear": _NEW,
+    "config": "`metis config` shows and changes settings.",
     "compress": "/compact summarises old messages.",
     "edit": _EDITOR,
     "editor": _EDITOR,
     "file": _FILES,
+    "handoff": "`metis handoff PROGRAM` continues this conversation in another program.",
     "history": "/sessions lists conversations, /rewind the turns of this one.",
+    "keys": _KEYS,
     "load": "/resume continues a conversation.",
+    "login": _KEYS,
+    "mcp": "`metis mcp` lists and adds MCP servers.",
     "multi": "Alt-Enter starts another line.",
     "reasoning": _THINKING,
     "reasoning-effort": _THINKING,
     "redo": "/retry asks again.",
     "reset": _NEW,
     "save": "/export writes this conversation to a file; it is stored in any case.",
+    "settings": "`metis config` shows and changes settings.",
     "think": _THINKING,
     "think-tokens": _THINKING,
     "tokens": "/context shows how full the context window is.",

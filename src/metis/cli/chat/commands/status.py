@@ -1,4 +1,4 @@
-"""Chat commands that show or set the state of a session: /why, /context, /cost, /budget, /tools."""
+"""Chat commands that show or set the state of a session, such as /why, /trace and /budget."""
 
 from decimal import Decimal, InvalidOperation
 
@@ -51,6 +51,22 @@ async def show_why(state: ChatState, _: str) -> None:
     state.screen.print(record.reason)
     rows = [_slot_row(entry) for entry in why.chain]
     state.screen.write(column_rows(rows, state.screen.width))
+
+
+async def show_trace(state: ChatState, _: str) -> None:
+    """Show the steps of this conversation in order, with times, costs and reasons."""
+    from metis.cli.trace import STEP_COLOURS, session_steps, step_parts  # noqa: PLC0415 - start-up
+
+    store = state.library.store
+    record = await store.session(state.session.id)
+    lines: list[Text] = []
+    for step in await session_steps(store, record.id):
+        clock, what, detail, facts = step_parts(record, step, state.screen.width)
+        colour = STEP_COLOURS.get(step.what, "")
+        lines.append(
+            Text.assemble((clock, "dim"), "  ", (what, colour), "  ", detail, (facts, "dim"))
+        )
+    state.screen.write(lines)
 
 
 def _slot_row(entry: ChainEntry) -> list[Text]:
@@ -160,6 +176,7 @@ COMMANDS = (
     Command("cost", "", "what this conversation has cost", show_cost),
     Command("budget", "[USD|none]", "show or set the budget", show_budget),
     Command("why", "", "why this model answered", show_why),
+    Command("trace", "", "the steps of this conversation, with times", show_trace),
     Command("context", "[MODEL]", "how full the context window is", show_context, "model"),
     Command("tools", "[on|off]", "list the tools, or switch them on or off", list_tools),
 )
