@@ -2,78 +2,57 @@
 
     python scripts/mutate.py routing --count 40 --seed 1
 
-First the tests of the package run under coverage, which shows what each line is reached by. Then
+The tests of the package are collected once. They run under coverage, which shows what each line is
+reached by; the result is stored for each test file until the sources or that file change. Then
 mutants are drawn with the seed: each changes one operator, constant, condition or statement of the
-package in a copy of the source, and only the tests that reach the line run against it. A mutant
-that no test notices survives. `tests/project/equivalent_mutants.toml` lists the mutants that change
-nothing.
+package in a copy of the source, and only the tests that reach the line run against it, in a fork of
+the process in which the changed function has its new code. A mutant that no test notices is judged
+once more in a fresh process, because a cache may hold what the old code computed; it survives if
+no test notices it there either. `tests/project/equivalent_mutants.toml` lists the mutants that
+change nothing. `--at FILE:LINE` judges every mutant of a line instead.
 """
 
 import argparse
 import ast
-import copy
+import contextlib
+import gc
+import hashlib
+import inspect
+import itertools
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
-import tomllib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import CodeType, FunctionType
+from typing import NamedTuple, TextIO
 
 import coverage
+import pytest
+
+from mutants import Mutant, equivalent_mutants, mutants_of
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 WORK = ROOT / "build" / "mutate"
-EQUIVALENTS = ROOT / "tests" / "project" / "equivalent_mutants.toml"
+COPY = WORK / "src"
 MAX_TESTS = 40
 """How many of the tests that reach a line run, the most specific ones first.
 
 A line of the core is reached by thousands of tests, most of which are about something else.
 """
 TIMEOUT_S = 120.0
-
-_COMPARISONS: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_OPERATORS: Mapping[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.FloorDiv: ast.Mult,
-    ast.Div: ast.Mult,
-    ast.Mod: ast.Mult,
-}
+NOT_PREPARED = 2
+"""The status of a fork in which only a new import would have the mutant."""
 
 
-class Mutant(NamedTuple):
-    """One change of one module."""
-
-    path: Path
-    """The module, relative to the source directory."""
-    line: int
-    before: str
-    after: str
-    """The changed statement, before and after."""
-    module: str
-    """The source of the whole module with the change."""
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}\n  - {self.before}\n  + {self.after}"
+Place = tuple[str, int]
 
 
 class Outcome(NamedTuple):
@@ -84,201 +63,307 @@ class Outcome(NamedTuple):
     test_count: int
 
 
-def mutants_of(path: Path, text: str) -> Iterator[tuple[int, Callable[[], Mutant]]]:
-    """Yield the line of every possible mutant of a module and how to make it."""
-    tree = ast.parse(text)
-    for index, node in enumerate(ast.walk(tree)):
-        if changed(node) is not None:
-            line: int = getattr(node, "lineno", 0)
-            yield line, partial(_make, path, tree, index)
+# A mutant in a running process
 
 
-def _make(path: Path, tree: ast.Module, index: int) -> Mutant:
-    mutated = copy.deepcopy(tree)
-    node = list(ast.walk(mutated))[index]
-    line: int = getattr(node, "lineno", 0)
-    replacement = changed(node)
-    if replacement is not None:
-        _replace(node, replacement, line)
-    return Mutant(
-        path, line, _statement(tree, line), _statement(mutated, line), ast.unparse(mutated)
-    )
+def functions_by_file(files: Iterable[Path]) -> dict[str, dict[Place, list[FunctionType]]]:
+    """Return the live functions of modules by where they are defined."""
+    names = {str(path) for path in files}
+    functions: dict[str, dict[Place, list[FunctionType]]] = {name: {} for name in names}
+    gc.unfreeze()
+    for found in gc.get_objects():
+        if isinstance(found, FunctionType) and found.__code__.co_filename in names:
+            places = functions[found.__code__.co_filename]
+            places.setdefault(_place(found.__code__), []).append(found)
+    gc.freeze()
+    return functions
 
 
-def changed(node: ast.AST) -> ast.AST | None:
-    """Return what a mutant has in the place of a node; None if it has no mutant."""
-    change = _CHANGES.get(type(node))
-    return None if change is None else change(node)
+def _place(code: CodeType) -> Place:
+    return code.co_qualname, code.co_firstlineno
 
 
-def _change_comparison(node: ast.Compare) -> ast.AST | None:
-    if len(node.ops) > 1:
-        return None
-    return ast.Compare(node.left, [_COMPARISONS[type(node.ops[0])]()], node.comparators)
+def _codes(code: CodeType, *, in_function: bool = False) -> Iterator[tuple[CodeType, bool]]:
+    """Yield a code object and all that it contains, each with whether a function contains it."""
+    yield code, in_function
+    is_function = in_function or bool(code.co_flags & inspect.CO_OPTIMIZED)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant, in_function=is_function)
 
 
-def _change_operator(node: ast.BinOp) -> ast.AST | None:
-    other = _OPERATORS.get(type(node.op))
-    return None if other is None else ast.BinOp(node.left, other(), node.right)
+def _own(code: CodeType) -> tuple[object, ...]:
+    # With their types in the spelling: 1, 1.0 and True are equal.
+    constants = [repr(value) for value in code.co_consts if not isinstance(value, CodeType)]
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_exceptiontable
 
 
-def _change_not(node: ast.UnaryOp) -> ast.AST | None:
-    if not isinstance(node.op, ast.Not):
-        return None
-    return ast.Call(ast.Name("bool", ast.Load()), [node.operand], [])
+def install(mutant: Mutant, text: str, functions: Mapping[Place, list[FunctionType]]) -> bool:
+    """Give live functions the code of a mutant; False if only a new import would have it."""
+    filename = str(COPY / mutant.path)
+    before = _by_place(compile(text, filename, "exec"))
+    after = _by_place(compile(mutant.tree, filename, "exec"))
+    replaced: list[tuple[FunctionType, CodeType]] = []
+    for place, codes in before.items():
+        others = after.get(place, [])
+        if [_own(code) for code, _ in codes] != [_own(code) for code, _ in others]:
+            live = functions.get(place, [])
+            is_inner = all(in_function for _, in_function in codes)
+            # The code of a module or class body has run already, and two lambdas of a line
+            # cannot be told apart.
+            if not is_inner and (len(codes) > 1 or not live):
+                return False
+        if len(codes) == len(others) == 1:
+            replaced += [(function, others[0][0]) for function in functions.get(place, [])]
+    try:
+        for function, code in replaced:
+            function.__code__ = code
+    except ValueError:  # other free variables
+        return False
+    return bool(replaced)
 
 
-def _change_constant(node: ast.Constant) -> ast.AST | None:
-    value = node.value
-    if isinstance(value, bool):
-        return ast.Constant(not value)
-    return ast.Constant(value + 1) if isinstance(value, int | float) else None
-
-
-def _change_return(node: ast.Return) -> ast.AST | None:
-    value = node.value
-    is_none = value is None or (isinstance(value, ast.Constant) and value.value is None)
-    return None if is_none else ast.Return(ast.Constant(None))
-
-
-def _remove_call(node: ast.Expr) -> ast.AST | None:
-    # Docstrings are expressions too, and removing one changes nothing.
-    return ast.Pass() if isinstance(node.value, ast.Call | ast.Await | ast.Yield) else None
-
-
-_CHANGES: Mapping[type[ast.AST], Callable[[Any], ast.AST | None]] = {
-    ast.Compare: _change_comparison,
-    ast.BinOp: _change_operator,
-    ast.BoolOp: lambda node: ast.BoolOp(
-        ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values
-    ),
-    ast.If: lambda node: ast.If(_negated(node.test), node.body, node.orelse),
-    ast.IfExp: lambda node: ast.IfExp(_negated(node.test), node.body, node.orelse),
-    ast.While: lambda node: ast.While(_negated(node.test), node.body, node.orelse),
-    ast.UnaryOp: _change_not,
-    ast.Constant: _change_constant,
-    ast.Return: _change_return,
-    ast.Expr: _remove_call,
-    ast.AugAssign: lambda _: ast.Pass(),
-    ast.Raise: lambda _: ast.Pass(),
-    ast.Break: lambda _: ast.Continue(),
-    ast.Continue: lambda _: ast.Break(),
-}
-
-
-def _negated(test: ast.expr) -> ast.expr:
-    return ast.UnaryOp(ast.Not(), test)
-
-
-def _replace(node: ast.AST, other: ast.AST, line: int) -> None:
-    """Turn a node into another one in its place."""
-    node.__class__ = other.__class__
-    node.__dict__.clear()
-    node.__dict__.update(other.__dict__)
-    vars(node)["lineno"] = line
-    ast.fix_missing_locations(node)
-
-
-def _statement(tree: ast.Module, line: int) -> str:
-    """Return the innermost statement of a line, in one line."""
-    statements = [
-        node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno <= line
-    ]
-    inner = max(statements, key=lambda node: node.lineno, default=tree.body[0])
-    return " ".join(ast.unparse(inner).split())[:160]
+def _by_place(code: CodeType) -> dict[Place, list[tuple[CodeType, bool]]]:
+    places: dict[Place, list[tuple[CodeType, bool]]] = defaultdict(list)
+    for inner, in_function in _codes(code):
+        places[_place(inner)].append((inner, in_function))
+    return dict(places)
 
 
 # Which tests reach a line
 
 
-def reaching_tests(package: str, tests: Sequence[str]) -> dict[Path, dict[int, list[str]]]:
-    """Run tests under coverage; return the ids of the tests that reach each line of a package."""
-    data = WORK / f"coverage.{package.replace('/', '.')}"
-    config = WORK / "coveragerc"
-    config.write_text(f"[run]\ndata_file = {data}\nsource = {SOURCE / 'metis'}\n")
-    plugin = WORK / "contexts.py"
-    plugin.write_text(_PLUGIN)
-    data.unlink(missing_ok=True)
-    command = [
-        *(sys.executable, "-m", "coverage", "run", f"--rcfile={config}", "-m", "pytest"),
-        *("-q", "-n", "0", "-p", "contexts", *tests),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(WORK)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)  # noqa: S603 - our own command
-    if done.returncode:
-        raise SystemExit("the tests must pass before mutants can be judged")
-    recorded = coverage.CoverageData(str(data))
-    recorded.read()
+def reached_lines(package: str, data_files: Iterable[Path]) -> dict[Path, dict[int, list[str]]]:
+    """Return the ids of the tests that reach each line of a package."""
     reached: dict[Path, dict[int, list[str]]] = {}
-    for name in recorded.measured_files():
-        path = Path(name)
-        if path.is_relative_to(SOURCE / "metis" / package):
-            contexts = recorded.contexts_by_lineno(name)
-            reached[path.relative_to(SOURCE)] = {
-                line: [test for test in tests if test] for line, tests in contexts.items()
-            }
+    for data in data_files:
+        recorded = coverage.CoverageData(str(data))
+        recorded.read()
+        for name in recorded.measured_files():
+            path = Path(name)
+            if path.is_relative_to(COPY / "metis" / package):
+                lines = reached.setdefault(path.relative_to(COPY), defaultdict(list))
+                for line, tests in recorded.contexts_by_lineno(name).items():
+                    lines[line] += [test for test in tests if test]
     return reached
 
 
-_PLUGIN = '''
-"""Names the running test in the coverage data."""
-import coverage, pytest
+def near_lines(package: str, items: Iterable[pytest.Item]) -> dict[Path, dict[int, list[str]]]:
+    """Return the ids of the tests that are about each module, for every line of its functions."""
+    by_file: dict[Path, list[str]] = defaultdict(list)
+    for item in items:
+        by_file[item.path].append(item.nodeid)
+    texts = {file: file.read_text() for file in by_file}
+    reached: dict[Path, dict[int, list[str]]] = {}
+    for path in (COPY / "metis" / package).rglob("*.py"):
+        module = ".".join(path.relative_to(COPY).with_suffix("").parts)
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item, nextitem):
-    current = coverage.Coverage.current()
-    if current is not None:
-        current.switch_context(item.nodeid)
-    return (yield)
-'''
-
-
-def judge(mutant: Mutant, tests: Sequence[str]) -> bool:
-    """Run tests against a mutant; return whether one of them failed."""
-    copied = WORK / "src" / mutant.path
-    original = copied.read_text()
-    copied.write_text(mutant.module)
-    try:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", *tests]
-        # In front of the installed package, so that programs which tests start see the mutant too.
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(WORK / "src"),
-            "PYTHONDONTWRITEBYTECODE": "1",
+        distances = {file: _distance(module, file, text) for file, text in texts.items()}
+        near = [file for file in by_file if distances[file] < UNRELATED]
+        near.sort(key=lambda file, distances=distances: (distances[file], file.stem))
+        tests = [test for file in near or by_file for test in by_file[file]]
+        functions = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        reached[path.relative_to(COPY)] = {
+            line: tests
+            for node in functions
+            for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)
         }
+    return reached
+
+
+UNRELATED = 4
+
+
+def _distance(module: str, file: Path, text: str) -> int:
+    """Return how far the subject of a test file is from a module, as names and imports show."""
+    *_, parent, stem = module.split(".")
+    signs = (
+        file.stem in (f"test_{stem}", f"test_{parent}_{stem}"),
+        f"{module} " in text,
+        not set(stem.split("_")).isdisjoint(file.stem.split("_")),
+        parent in file.stem,
+        True,
+    )
+    return signs.index(True)
+
+
+def _hash_of(*files: Path) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+class Judge:
+    """A plugin of pytest that runs tests against mutants in the place of its loop."""
+
+    def __init__(self, given: argparse.Namespace, report: TextIO) -> None:
+        self._given = given
+        self._report = report
+        self._has_failed = False
+        self.outcomes: list[Outcome] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note that a test has failed."""
+        self._has_failed = self._has_failed or report.failed
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Judge mutants once the tests are collected."""
+        if self._given.near:
+            reached = near_lines(self._given.package, session.items)
+        else:
+            reached = reached_lines(self._given.package, self._measure(session))
+        items = {item.nodeid: item for item in session.items}
+        functions = functions_by_file(COPY / path for path in reached)
+        numbers = itertools.count(1_000_000_000)
+        for mutant, ids in draw(reached, self._given):
+            tests = [items[test] for test in ids if test in items]
+            text = (COPY / mutant.path).read_text()
+            with mutated_file(mutant, next(numbers)):
+                known = functions.get(str(COPY / mutant.path), {})
+                status = self._fork(session, tests, partial(install, mutant, text, known))
+                if status == NOT_PREPARED or not (status or self._given.near):
+                    status = fails_afresh([test.nodeid for test in tests])
+                is_killed = bool(status)
+            outcome = Outcome(mutant, is_killed, len(tests))
+            self.outcomes.append(outcome)
+            verdict = "killed  " if is_killed else "SURVIVED"
+            print(verdict, mutant, file=self._report, flush=True)
+        return True
+
+    def _measure(self, session: pytest.Session) -> list[Path]:
+        """Run the tests of every changed file under coverage; return the data of all files."""
+        sources = _hash_of(*sorted((COPY / "metis").rglob("*.py")))
+        maps = WORK / "maps" / sources
+        maps.mkdir(parents=True, exist_ok=True)
+        data_files: list[Path] = []
+        for file, items in itertools.groupby(session.items, key=lambda item: item.path):
+            tests = list(items)
+            data = maps / f"{file.stem}.{_hash_of(file)}"
+            data_files.append(data)
+            if not data.exists() and self._fork(session, tests, partial(_trace, data), data):
+                print("fails without a mutant:", file, file=self._report, flush=True)
+        return [data for data in data_files if data.exists()]
+
+    def _fork(
+        self,
+        session: pytest.Session,
+        tests: Sequence[pytest.Item],
+        prepare: Callable[[], object],
+        data: Path | None = None,
+    ) -> int:
+        """Run tests in a fork until one fails; return its status, not 0 if one did.
+
+        With the path of coverage data all tests run.
+        """
+        child = os.fork()
+        if child == 0:
+            os.setpgid(0, 0)
+            status = 1
+            try:
+                prepared = prepare()
+                status = self._run(session, tests, prepared) if prepared else NOT_PREPARED
+            finally:
+                os._exit(status)
+        return _wait(child, TIMEOUT_S if data is None else 20 * TIMEOUT_S)
+
+    def _run(self, session: pytest.Session, tests: Sequence[pytest.Item], prepared: object) -> int:
+        measured = prepared if isinstance(prepared, coverage.Coverage) else None
+        failed: list[str] = []
+        for test, following in itertools.zip_longest(tests, tests[1:]):
+            self._has_failed = False
+            if measured is not None:
+                measured.switch_context(test.nodeid)
+            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            if self._has_failed:
+                failed.append(test.nodeid)
+                if measured is None:
+                    session._setupstate.teardown_exact(None)  # noqa: SLF001 - ends servers that tests started  # pyright: ignore[reportPrivateUsage] - pytest has no public way
+                    break
+        if measured is not None:
+            measured.stop()
+            measured.save()
+            if failed:
+                print(*failed, file=self._report, flush=True)
+        return 1 if failed else 0
+
+
+def _trace(data: Path) -> coverage.Coverage:
+    measured = coverage.Coverage(
+        data_file=str(data), source=[str(COPY / "metis")], config_file=False, messages=False
+    )
+    measured.start()
+    return measured
+
+
+def _wait(child: int, seconds: float) -> int:
+    """Wait for a fork; return its status. An endless loop is a failure."""
+    end_s = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end_s:
+            process, status = os.waitpid(child, os.WNOHANG)
+            if process:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.01)
+        return 1
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+@contextlib.contextmanager
+def mutated_file(mutant: Mutant, modified_s: int) -> Generator[None]:
+    """Write a mutant into the copy of the sources, for programs that tests start."""
+    path = COPY / mutant.path
+    original, times = path.read_text(), path.stat()
+    path.write_text(mutant.module)
+    # Compiled modules are recognised by time in seconds and size, which two mutants may share.
+    os.utime(path, (modified_s, modified_s))
+    try:
+        yield
+    finally:
+        path.write_text(original)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def fails_afresh(tests: Sequence[str]) -> bool:
+    """Run tests in a new process; return whether one of them failed."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", *tests]
+    try:
         done = subprocess.run(  # noqa: S603 - our own command
-            command, cwd=ROOT, env=environment, check=False, capture_output=True, timeout=TIMEOUT_S
+            command, cwd=ROOT, check=False, capture_output=True, timeout=TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        return True  # an endless loop is noticed
-    finally:
-        copied.write_text(original)
+        return True
     return done.returncode != 0
 
 
-def equivalent_mutants() -> set[tuple[str, str, str]]:
-    """Return module and statement, before and after, of every mutant listed as equivalent."""
-    if not EQUIVALENTS.exists():
-        return set()
-    listed = tomllib.loads(EQUIVALENTS.read_text()).get("mutant", [])
-    return {(entry["module"], entry["before"], entry["after"]) for entry in listed}
-
-
 def draw(
-    reached: Mapping[Path, Mapping[int, list[str]]], count: int, seed: int, most: int = MAX_TESTS
+    reached: Mapping[Path, Mapping[int, list[str]]], given: argparse.Namespace
 ) -> Iterator[tuple[Mutant, list[str]]]:
     """Yield mutants in lines that tests reach, in a random order that the seed determines."""
-    rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+    rng = random.Random(given.seed)  # noqa: S311 - repeatable, not secret
     points: list[tuple[Path, int, Callable[[], Mutant]]] = []
     for path in sorted(reached):
         text = (SOURCE / path).read_text()
         points += [
             (path, line, make) for line, make in mutants_of(path, text) if reached[path].get(line)
         ]
+    count: int = given.count
+    if given.at:
+        points = [point for point in points if f"{point[0]}:{point[1]}" in given.at]
+        count = len(points)
     equivalents = equivalent_mutants()
-    breadths = Counter(
-        test for lines in reached.values() for tests in lines.values() for test in tests
-    )
+    breadths: Counter[str] = Counter()
+    if not given.near:
+        for lines in reached.values():
+            breadths.update(itertools.chain.from_iterable(lines.values()))
     rng.shuffle(points)
     for path, line, make in points:
         if count == 0:
@@ -288,12 +373,14 @@ def draw(
         if mutant.before == mutant.after or change in equivalents:
             continue
         # A test that is named like the module, or that reaches little else, is about this line.
-        tests = sorted(
-            set(reached[path][line]),
-            key=lambda test: (f"test_{path.stem}" not in test, breadths[test], test),
-        )
+        tests = reached[path][line]
+        if not given.near:
+            tests = sorted(
+                set(tests),
+                key=lambda test: (f"test_{path.stem}" not in test, breadths[test], test),
+            )
         count -= 1
-        yield mutant, tests[:most]
+        yield mutant, tests[: given.most]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -303,27 +390,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tests", nargs="*", help="by default the tests of the package")
+    parser.add_argument("--at", action="append", help="a line, such as metis/routing/rules.py:42")
+    parser.add_argument(
+        "--near",
+        action="store_true",
+        help="run the tests in files about the module, without measuring which reach the line",
+    )
     parser.add_argument(
         "--most", type=int, default=MAX_TESTS, help="how many tests run against a mutant"
     )
     given = parser.parse_args(arguments)
     WORK.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(WORK / "src", ignore_errors=True)
-    shutil.copytree(SOURCE, WORK / "src")
+    shutil.rmtree(COPY, ignore_errors=True)
+    shutil.copytree(SOURCE, COPY, ignore=shutil.ignore_patterns("__pycache__"))
+    # In front of the installed package, so that programs which tests start see the mutant too.
+    sys.path.insert(0, str(COPY))
+    os.environ["PYTHONPATH"] = str(COPY)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    os.chdir(ROOT)
     tests = given.tests or [f"tests/{given.package.split('/')[0]}"]
     started_s = time.monotonic()
-    reached = reaching_tests(given.package, tests)
-    outcomes: list[Outcome] = []
-    for mutant, ids in draw(reached, given.count, given.seed, given.most):
-        outcome = Outcome(mutant, judge(mutant, ids), len(ids))
-        outcomes.append(outcome)
-        print("killed  " if outcome.is_killed else "SURVIVED", mutant, flush=True)
-    survivors = sum(not outcome.is_killed for outcome in outcomes)
-    total = len(outcomes)
-    share = 100 * (total - survivors) / total if total else 0.0
-    seconds = time.monotonic() - started_s
-    killed = f"{total - survivors} of {total} mutants killed"
-    print(f"{given.package}: {killed}, {share:.0f} %, {seconds:.0f} s")
+    with os.fdopen(os.dup(1), "w") as report, Path(os.devnull).open("w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        judge = Judge(given, report)
+        pytest.main(["-n", "0", *tests], plugins=[judge])
+        outcomes = judge.outcomes
+        survivors = sum(not outcome.is_killed for outcome in outcomes)
+        total = len(outcomes)
+        share = 100 * (total - survivors) / total if total else 0.0
+        seconds = time.monotonic() - started_s
+        killed = f"{total - survivors} of {total} mutants killed"
+        print(f"{given.package}: {killed}, {share:.0f} %, {seconds:.0f} s", file=report)
     return 0 if total and not survivors else 1
 
 

@@ -137,4 +137,5 @@ def test_chosen_container_equals_that_of_recorded_clients() -> None:
         answer = maybe_object(exchange["response"])
         if answer and exchange["status"] == 200:
             answers[exchange["id"]] = adapters.get("anthropic").from_wire_response(answer, CONTEXT)
-    assert count > 0 or STEP > 1
+    if STEP == 1:  # a part of the corpus may have none
+        assert count > 0

@@ -466,7 +466,8 @@ def test_recorded_reasoning_options_are_decoded(protocol: str, name: str) -> Non
         options = adapters.get(name).from_wire_request(body, CONTEXT).options
         assert (options.reasoning is not None) == has_reasoning_option(body), key
         count += options.reasoning is not None
-    assert count > 0 or STEP > 1
+    if STEP == 1:  # a part of the corpus may have none
+        assert count > 0
 
 
 # Bad values.

@@ -326,7 +326,8 @@ def test_commands_print_in_another_encoding(
     for path, arguments in READING:
         out, err = _encoded_output([*path, *_filled(arguments, names)], encoding, monkeypatch)
         assert b"Traceback" not in err
-        assert out or err or path == ("search",)  # which may have no result
+        if path != ("search",):  # which may have no result
+            assert out + err != b""
 
 
 @pytest.mark.slow
@@ -341,5 +342,5 @@ def test_every_command_prints_in_another_encoding(
 ) -> None:
     out, err = _encoded_output([*path, *_filled(arguments, names)], encoding, monkeypatch)
     assert "Traceback" not in err.decode(encoding)
-    exact = path == ("export",)  # the bytes of a file, whatever the encoding of the output
-    assert exact or out.decode(encoding) is not None
+    if path != ("export",):  # the bytes of a file, whatever the encoding of the output
+        out.decode(encoding)

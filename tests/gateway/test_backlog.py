@@ -96,7 +96,9 @@ async def test_queue_over_memory_limit_spills_to_files_without_loss(
     assert metrics["queued_bytes"] <= 20_000
     assert metrics["backlog_bytes"] > 60 * 500
     assert metrics["shed_messages"] == 0
-    assert (await recorder.lookup(sent[0].id, ALICE) or {})["usage"]["output_tokens"] == 20
+    record = await recorder.lookup(sent[0].id, ALICE)
+    assert record is not None
+    assert record["usage"]["output_tokens"] == 20
     await recorder.start()
     await recorder.close()
     assert recorder.metrics()["stored"] == 60

@@ -131,6 +131,7 @@ async def test_model_discovery_lists_names_that_the_client_shows() -> None:
     assert status == 200
     assert rows
     assert all(row["id"] and row["display_name"] for row in rows)
+    # The client shows the names that contain either word, and no others.
     assert all("claude" in row["id"] or "anthropic" in row["id"] for row in rows)
 
 

@@ -59,6 +59,7 @@ async def test_clients_that_filter_model_names_see_every_model() -> None:
             "/v1/models?limit=1000", user_agent="claude-cli/2.1", anthropic_version="2023-06-01"
         )
         names = [row["id"] for row in decode(body)["data"]]
+        # The client shows the names that contain either word, and no others.
         assert all("claude" in name or "anthropic" in name for name in names)
         name = next(name for name in names if name.endswith("gpt-4o"))
         path, request = CLIENTS["anthropic"]

@@ -21,7 +21,7 @@ from hostile.limits import MOST_MEMORY, RESPONSE_LIMITS, assert_no_key, limited_
 from hostile.program import encode_limits, run_program, started_program
 from hostile.server import hostile_server
 from metis import adapters
-from metis.canonical import Message, MessageStatus, OpaqueBlock, Role, encode
+from metis.canonical import Message, MessageStatus, OpaqueBlock, Role, decode, encode
 from metis.canonical.errors import MetisError
 from metis.events import Bus
 from metis.events.trace import SqliteTrace
@@ -94,8 +94,9 @@ async def through_transport(kind: Kind, dialect: Dialect, *, streams: bool) -> N
             if kind.shows_text:
                 assert message is not None
                 assert text_of(message.content).startswith(TEXT)
-        assert message is None or encode(message)
-        assert message is None or message.metadata.status is not MessageStatus.PARTIAL
+        if message is not None:
+            assert decode(encode(message)) == message
+            assert message.metadata.status is not MessageStatus.PARTIAL
     assert_no_key(repr(error) if message is None or error is not None else "")
 
 

@@ -161,7 +161,7 @@ def test_server_schema_is_fitted_and_accepts_the_same_values(provider: str) -> N
     schema = next(sent[key] for key in keys if key in sent)
     for value in ({"place": "Bergen"}, {"place": "Oslo", "at": "2026-05-08T00:00:00Z"}, {"at": 1}):
         accepted = Draft202012Validator(listed["inputSchema"]).is_valid(value)
-        assert Draft202012Validator(schema).is_valid(value) or not accepted
+        assert Draft202012Validator(schema).is_valid(value) is accepted
 
 
 def test_invalid_context_is_refused() -> None:

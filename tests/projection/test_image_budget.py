@@ -80,7 +80,8 @@ def test_kept_images_fit_are_newest_and_change_in_steps(lengths: list[int], budg
         sent = sizes(keep_newest_images(talk[:count], budget, LossRecorder(TARGET)))
         assert sum(sent) <= budget
         assert sent == lengths[count - len(sent) : count]
-        assert sum(sent) > budget // 2 - 160 or len(sent) == count
+        if len(sent) < count:
+            assert sum(sent) > budget // 2 - 160
         cuts.append(sum(lengths[: count - len(sent)]))
     assert cuts == sorted(cuts)
     assert len(set(cuts)) <= 1 + sum(lengths) // (budget // 4)

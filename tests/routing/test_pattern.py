@@ -96,4 +96,5 @@ def test_order_of_similar_turns_does_not_matter(
     chance.shuffle(mixed)
     match = match_pattern(neighbours, settings)
     assert match_pattern(mixed, settings) == match
-    assert match is None or 0 <= match.confidence <= 1
+    if match is not None:
+        assert 0 <= match.confidence <= 1

@@ -152,7 +152,8 @@ async def test_session_resumes_after_process_is_killed(tmp_path: Path, number: i
             env={**os.environ, "PYTHONPATH": source, "PYTHONWARNINGS": "ignore"},
         )
         out, _ = await child.communicate()
-        assert child.returncode == -signal.SIGKILL or at >= _LEAST_WAITS
+        if at < _LEAST_WAITS:
+            assert child.returncode == -signal.SIGKILL
         async with Metis(url, options_for(sim.base_url)) as m:
             await check_goes_on(m, out.decode().strip(), number)
             assert await m.store.check() == []

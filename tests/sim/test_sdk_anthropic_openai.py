@@ -145,12 +145,17 @@ async def test_anthropic_sdk_raises_stream_error(
     claude: Any,
 ) -> None:
     texts: list[str] = []
-    with pytest.raises(anthropic.APIStatusError, match="fail in the middle"):
+
+    async def read() -> None:
         async with claude.messages.stream(
             model=MODEL, max_tokens=99, messages=[{"role": "user", "content": "sim: error"}]
         ) as stream:
-            texts += [text async for text in stream.text_stream]
-    assert not texts or "".join(texts).startswith("You said")
+            async for text in stream.text_stream:
+                texts.append(text)  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises(anthropic.APIStatusError, match="fail in the middle"):
+        await read()
+    assert "".join(texts) == 'You said: "sim: error"'
 
 
 async def test_anthropic_sdk_retries(sim: Simulator) -> None:

@@ -328,10 +328,9 @@ def test_any_bytes_are_scanned_without_error(size: int) -> None:
     [
         (b'{"a":1}', None),
         (b'{"a":"\xff"}', "body: byte 6 of 9 is not UTF-8 (0xff)"),
-        (b"{", "body: "),
+        (b"{", "body: Input data was truncated, of 1 bytes"),
     ],
 )
 def test_damage_report_names_byte_position(data: bytes, text: str | None) -> None:
     damage = damage_of_bytes("body", data)
-    assert (damage is None) is (text is None)
-    assert damage is None or damage.startswith(text or "-")
+    assert damage == text

@@ -83,7 +83,8 @@ def test_recorded_streams_are_decoded() -> None:
         ]
         assert [(one.name, json.loads(one.payload)) for one in frames] == shown
         found += 1
-    assert found > 0 or STEP > 1
+    if STEP == 1:  # a part of the corpus may have none
+        assert found > 0
 
 
 @pytest.mark.row("T135")
@@ -143,7 +144,7 @@ def test_every_changed_byte_is_detected(place: int, flip: int) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_give_frames_or_an_error(data: bytes) -> None:
     frames, parser = read(data)
-    assert parser.error is not None or not data
+    assert (parser.error is None) is (data == b"")
     assert frames == []
 
 

@@ -130,9 +130,9 @@ def test_forced_tool_choice_disables_thinking() -> None:
     body, lost = sent(
         user("go"), reasoning=Reasoning(budget_tokens=2000), tool_choice=ToolChoice("required")
     )
-    assert lost
-    thinks = body.get("additionalModelRequestFields", {}).get("thinking", {}).get("type")
-    assert thinks != "enabled" or "any" not in body["toolConfig"]["toolChoice"]
+    assert lost == ["$.reasoning"]
+    assert body["additionalModelRequestFields"] == {"thinking": {"type": "disabled"}}
+    assert body["toolConfig"]["toolChoice"] == {"any": {}}
 
 
 @pytest.mark.row("T76", "T77")

@@ -319,7 +319,8 @@ def test_prefix_stable(source: str, target: str) -> None:
             if has_room and is_gone(request.messages[count], whole):
                 continue  # the messages before and after the response are joined
             part = sent(adapter, request.messages[:count])
-            assert part is None or whole.body.startswith(stem(target, part.body)), (key, count)
+            if part is not None:
+                assert whole.body.startswith(stem(target, part.body)), (key, count)
 
 
 def is_unasked(messages: tuple[Message, ...]) -> bool:

@@ -191,7 +191,8 @@ def test_recorded_responses_decode_equally_when_streamed() -> None:
         assert message.metadata.usage == expected.metadata.usage
         assert message.metadata.stop_reason == expected.metadata.stop_reason
         assert message.metadata.response_id == expected.metadata.response_id
-        assert encode_messages([message]) == encode_messages([expected]) or _differs(body)
+        if not _differs(body):
+            assert encode_messages([message]) == encode_messages([expected])
         assert len(events) > 1
 
 

@@ -140,7 +140,9 @@ def test_recorded_responses_round_trip_with_every_key() -> None:
             assert message.metadata.model
             assert isinstance(message.metadata.stop_reason, StopReason)
         usage = message.metadata.usage
-        assert usage is None or type(usage.prompt_tokens) is type(usage.output_tokens) is int
+        assert (usage is None) is (exchange["response"].get("usage") is None)
+        if usage is not None:
+            assert type(usage.prompt_tokens) is type(usage.output_tokens) is int
 
 
 @needs_whole_corpus

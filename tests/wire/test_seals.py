@@ -211,8 +211,9 @@ def test_damaged_envelope_is_refused(data: bytes, place: int) -> None:
     envelope = write_envelope(Seal("anthropic", "x" * 50)) or ""
     index = 16 + place % (len(envelope) - 16)
     other = envelope[:index] + ("A" if envelope[index] != "A" else "B") + envelope[index + 1 :]
-    opened = read_envelope(other)
-    assert opened is None or opened == read_envelope(envelope)  # bits after the end
+    # The last character may have bits after the end, which no byte depends on.
+    is_same = base64.b64decode(other) == base64.b64decode(envelope)
+    assert read_envelope(other) == (read_envelope(envelope) if is_same else None)
     assert read_envelope(envelope[:16] + base64.b64encode(data).decode()) is None
 
 
