@@ -111,7 +111,7 @@ def test_equal_texts_are_sent_once(
 
 
 def test_errors_state_a_remedy(stored: list[str]) -> None:
-    assert "`metis embed -m MODEL` does it" in run("similar", "x", code=2).stderr
+    assert "run `metis embed -m MODEL`" in run("similar", "x", code=2).stderr
     assert "metis config set embedding_model MODEL" in run("embed", code=2).stderr
     refused = run("embed", "-m", "anthropic:claude-haiku-4-5", code=2).stderr
     assert "anthropic has no embeddings; use a model such as" in refused
@@ -119,7 +119,7 @@ def test_errors_state_a_remedy(stored: list[str]) -> None:
     assert "set OPENAI_API_KEY" in missing
     run("embed", "-m", "sim")
     other = run("similar", "x", "-m", "ollama:nomic-embed-text", code=2).stderr
-    assert "`metis embed -m ollama:nomic-embed-text` does it" in other
+    assert "run `metis embed -m ollama:nomic-embed-text`" in other
     assert run("embed", "--clear").stdout == "Deleted 3 vectors.\n"
 
 

@@ -54,7 +54,7 @@ def test_a_question_is_added_where_a_template_has_no_place_for_it(home: Path) ->
             ("templates", "show", "../keys"),
             "there is no template '../keys'; templates: need, wrong",
         ),
-        (("templates", "edit", "../keys"), "'../keys' is no name of a template"),
+        (("templates", "edit", "../keys"), "'../keys' is not a valid template name"),
         (("-t", "wrong", "x"), "`prompts`"),
         (("-t", "need", "x"), "the template need needs word; add -p word=VALUE"),
         (("-t", "need", "-p", "word=a", "-p", "other=b", "x"), "has no variable 'other'"),
@@ -135,7 +135,7 @@ def test_a_schema_can_be_a_python_type(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ("", "--schema is empty"),
         ("name what", "unknown type 'what' of name"),
-        ("1name", "is no field"),
+        ("1name", "is not a field"),
         ("no_such_module_of_ours:Type", "cannot import"),
         ("json:Nothing", "json has no Nothing"),
         ("missing.json", "No such file or directory"),

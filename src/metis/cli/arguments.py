@@ -6,7 +6,7 @@ from metis.cli.output import write_data
 from metis.cli.text import escape_controls
 
 _MAX_SESSIONS = 50
-# The variable with which the script of a shell asks for completions.
+# The environment variable by which a shell's completion script requests completions from click.
 _COMPLETION_VARIABLE = "_METIS_COMPLETE"
 
 
@@ -47,7 +47,7 @@ def print_completion_script(program: click.Command, shell: str) -> int:
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
-    assert kind is not None  # noqa: S101 - the parser lets only such shells through
+    assert kind is not None  # noqa: S101 - the parser accepts no other shell
     write_data(kind(program, {}, "metis", _COMPLETION_VARIABLE).source(), nl=True)
     return 0
 

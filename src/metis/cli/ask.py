@@ -107,7 +107,7 @@ def run_ask(
     try:
         return asyncio.run(_chat(start) if question.is_empty else _answer(question, start))
     except KeyboardInterrupt:
-        return INTERRUPTED  # the view has said that it stopped
+        return INTERRUPTED  # the view has already printed that the answer was stopped
 
 
 def _has_terminal() -> bool:
@@ -166,7 +166,8 @@ class _ResponsePrinter:
         self._started = started
         self._as_json = question.as_json
         self._code_only = question.code_only
-        # Text before a tool call is not the answer, and only the end of the turn shows which is.
+        # Text before a tool call is not the answer, and only the end of the turn shows which
+        # text came last.
         has_tools = tools_enabled(started.loaded, started.choice)
         self._is_streaming = not (question.as_json or question.code_only or has_tools)
         self._has_notices = sys.stderr.isatty()
@@ -190,7 +191,7 @@ class _ResponsePrinter:
                 self._notice(f"→ {event.call.name}")
             case CallFailed() if event.next_in_s is not None:
                 self._notice(retry_notice(event.error_class, event.next_in_s))
-            case Warned() if event.code != "outage":  # the error that follows says the same
+            case Warned() if event.code != "outage":  # the error that follows repeats it
                 self._notice(event.text)
             case _:
                 pass

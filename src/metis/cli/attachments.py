@@ -21,9 +21,9 @@ from metis.tools.tool import ToolContext, ToolFailedError
 MAX_TEXT_BYTES = 2_000_000
 # The largest file that can be attached, of any kind.
 MAX_ATTACHMENT_BYTES = max(MAX_TEXT_BYTES, MAX_BYTES)
-# How many files, directories and links are looked at for a pattern.
+# How many files, directories and links one pattern may match before it is refused.
 MAX_MATCHES = 20_000
-# The most files that one pattern may stand for.
+# How many files one pattern may attach.
 MAX_FRAGMENT_FILES = 200
 
 # An `@` inside a word, as in an e-mail address, does not name a file.
@@ -51,10 +51,10 @@ def read_attachment(path: Path) -> ContentBlock:
 
 
 async def read_fragment(source: str) -> list[ContentBlock]:
-    """Return what a fragment stands for: the text of a URL, of a file, or of files of a pattern.
+    """Return the blocks of a fragment: the text of a URL, a file, or all files of a pattern.
 
     Raises:
-        InvalidValueError: there is no such file, it cannot be read, or the URL was not reached.
+        InvalidValueError: the file does not exist or cannot be read, or the URL cannot be fetched.
     """
     if source.startswith(("http://", "https://")):
         return await _read_url(source)
@@ -67,7 +67,7 @@ def _read_files(source: str) -> list[ContentBlock]:
         return [read_attachment(path)]
     pattern = str(path / "**" / "*") if path.is_dir() else str(path)
     matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207 - the pattern may be absolute
-    # Two links of a directory to itself are a tree without end.
+    # Two links of a directory to itself would make the recursion endless.
     names = list(islice(matches, MAX_MATCHES + 1))
     if len(names) > MAX_MATCHES:
         raise InvalidValueError(f"cannot add {source}: more than {MAX_MATCHES:,} files and links")
@@ -81,7 +81,7 @@ def _read_files(source: str) -> list[ContentBlock]:
 
 
 async def _read_url(url: str) -> list[ContentBlock]:
-    # Loaded for a URL only: the HTTP client takes a sixth of the time to the prompt.
+    # The HTTP client takes a sixth of the time to the first prompt, so it is imported here.
     from metis.tools.builtin.fetch_url import FetchUrl  # noqa: PLC0415 - only for a URL
 
     context = ToolContext(session_id="", turn_id="", cancel=asyncio.Event())
@@ -97,7 +97,11 @@ async def _read_url(url: str) -> list[ContentBlock]:
 
 
 def attachment_block(data: bytes, name: str) -> ContentBlock:
-    """Return bytes as a block; their first bytes tell the type."""
+    """Return bytes as a block whose type follows from the first bytes.
+
+    Raises:
+        InvalidValueError: they are too large, or neither text, an image nor a PDF.
+    """
     kind = media_type(data[:16])
     limit = MAX_TEXT_BYTES if kind is None else MAX_BYTES
     if len(data) > limit:
@@ -108,12 +112,16 @@ def attachment_block(data: bytes, name: str) -> ContentBlock:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Return bytes as text; an error names the file if they are not text."""
+    """Return bytes as text.
+
+    Raises:
+        InvalidValueError: they are not text; the error names the file.
+    """
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        # Old text files are Latin-1, in which every byte is a character; control characters other
-        # than white space show that it is no text at all.
+        # Old text files are Latin-1, in which every byte is a character. Control characters other
+        # than white space show that the file is binary.
         text = "\0" if _BINARY.search(data) else data.decode("cp1252", "replace")
     # A NUL byte is valid UTF-8, but no text file has one.
     if "\0" in text:

@@ -59,7 +59,7 @@ class CommandGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command unless the arguments begin with one."""
         first = args[0] if args else None
-        # A shell that completes the first word asks for commands, not for the options of `ask`.
+        # A shell that completes the first word needs commands, not the options of `ask`.
         is_completing_command = ctx.resilient_parsing and not args
         is_command = first in _GROUP_OPTIONS or (
             first is not None and self.get_command(ctx, first) is not None
@@ -70,7 +70,7 @@ class CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def _refuse_misspelled_command(self, args: Sequence[str]) -> None:
-        """Raise an error if the only word is nearly a command: it is hardly a question."""
+        """Raise a UsageError if the only word is nearly a command, so probably not a question."""
         words = [argument for argument in args if not argument.startswith("-")]
         if len(words) != 1 or args[0] != words[0]:
             return
@@ -84,7 +84,7 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command of metis, or of a plugin if metis has none of that name."""
         command = super().get_command(ctx, cmd_name)
-        # A question is hardly one lower-case word, so that plugins are not looked for.
+        # Only a single lower-case word can be a plugin command; a question must not load plugins.
         if command is not None or not _COMMAND_NAME.fullmatch(cmd_name):
             return command
         return self._plugin_commands.get(cmd_name)
@@ -97,8 +97,8 @@ class CommandGroup(click.Group):
         """Write the commands by section; those of no section and those of plugins come last."""
         listed = {name for names in SECTIONS.values() for name in names}
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        rest = [name for name in commands if name not in listed]
-        for title, names in (*SECTIONS.items(), ("More", rest)):
+        unlisted = [name for name in commands if name not in listed]
+        for title, names in (*SECTIONS.items(), ("More", unlisted)):
             rows = [
                 (name, command.get_short_help_str(limit=200))
                 for name in names
@@ -127,8 +127,8 @@ def _usage_line(error: click.UsageError) -> str:
     line = (text[:1].lower() + text[1:]).replace(". Did you mean", "; did you mean")
     # Errors that click raises itself are subclasses of UsageError.
     if type(error) is click.UsageError or error.ctx is None:
-        return line  # an error of our own, which says what to do
-    # The options of a question are those of `ask`, which users hardly type.
+        return line  # raised by metis, with the next step in its text
+    # Users rarely type `ask`: the options of a question are documented as those of `metis`.
     path = error.ctx.command_path.removesuffix(f" {DEFAULT_COMMAND}")
     mark = "" if line.endswith("?") else "."
     return f"{line}{mark} See `{path} --help`"

@@ -46,7 +46,7 @@ def print_settings() -> int:
     loaded = load(paths=paths)
     echo(style(f"# {paths.settings}", dim=True))
     if not paths.settings.exists():
-        echo(style("# (not there yet: `metis config set` creates it)", dim=True))
+        echo(style("# (does not exist yet: `metis config set` creates it)", dim=True))
     for name, setting in SETTINGS.items():
         echo()
         for line in fold(f"# {setting.description}", screen_width()):
@@ -102,10 +102,10 @@ def set_value(name: str, text: str | tuple[str, ...] | None) -> int:
     # The whole file is checked: a value may be invalid only together with others.
     check_file(changed)
     changed.write()
-    done = f"Removed {name} from" if toml is None else f"Set {name} = {without_login(toml)} in"
+    message = f"Removed {name} from" if toml is None else f"Set {name} = {without_login(toml)} in"
     if isinstance(text, tuple):
-        done = f"Set {name} in"  # the words of a command may be keys
-    echo(f"{done} {changed.path}", err=True)
+        message = f"Set {name} in"  # arguments of a command may contain keys
+    echo(f"{message} {changed.path}", err=True)
     origin = load().origins.get(name)
     if origin is not None and origin.source == "environment":
         echo(f"metis: ${setting.variable} is set and takes precedence", err=True)
@@ -210,7 +210,7 @@ def _profile_with_key(provider: str) -> Profile:
     ]
     if provider in names:
         return adapters.profile_of(provider)
-    # What is no name may be a key in the wrong place, which must not be repeated.
+    # Other text may be a key in the wrong place, and a key must not be printed.
     if not _PROVIDER_NAME.fullmatch(provider):
         reason = f"the first argument is not a provider; providers: {', '.join(names)}"
         raise InvalidValueError(reason)

@@ -66,7 +66,7 @@ def without_loss_log() -> Generator[None]:
 
 
 def find_adapter(name: str, option: str) -> adapters.Adapter:
-    """Return the adapter of a name; the error for an unknown name blames the option."""
+    """Return the adapter of a name; the error for an unknown name names the option."""
     try:
         return adapters.get(name)
     except UnknownAdapterError as error:
@@ -88,8 +88,10 @@ class RequestFile:
         if not self._data.strip():
             raise RequestFileError(f"{self.name}: the file is empty")
         self._guess = guess_protocol(_decode_or_none(self._data))
-        named = None if from_name is None else find_adapter(from_name, "--from")
-        self.adapter = named or self._guessed_adapter()
+        if from_name is None:
+            self.adapter = self._guessed_adapter()
+        else:
+            self.adapter = find_adapter(from_name, "--from")
         self.request = self._decode()
 
     def hint(self) -> str | None:
@@ -249,9 +251,10 @@ def _rows(first: str, second: str, mark: str, half: int) -> Iterator[str]:
     """Yield one pair of lines as rows of the screen; long lines continue below, indented."""
     first_rows, second_rows = fold(first, half), fold(second, half)
     for number in range(max(len(first_rows), len(second_rows))):
-        one = first_rows[number] if number < len(first_rows) else ""
-        other = second_rows[number] if number < len(second_rows) else ""
-        yield f"{one}{' ' * (half - cell_width(one))} {mark} {other}".rstrip()
+        left_text = first_rows[number] if number < len(first_rows) else ""
+        right_text = second_rows[number] if number < len(second_rows) else ""
+        padding = " " * (half - cell_width(left_text))
+        yield f"{left_text}{padding} {mark} {right_text}".rstrip()
 
 
 def _loss_report(side: _Side, file: RequestFile, width: int) -> Iterator[str]:

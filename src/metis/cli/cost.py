@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Struct
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from metis import adapters
 from metis.canonical.errors import ProviderError
+from metis.canonical.message import Message
 from metis.catalog.tables import price_table
 from metis.cli.output import echo, echo_json
 from metis.cli.stored_sessions import find_session, on_store
@@ -32,6 +33,9 @@ from metis.session.stored_calls import stored_calls
 from metis.settings import UserPaths, load
 from metis.store import Store
 from metis.wire.call import SIMULATED, UNPRICED
+
+if TYPE_CHECKING:
+    from metis.transport import Transport
 
 Grouping = Literal["day", "model", "provider", "session"]
 _MAX_LOOK_UPS = 1000
@@ -75,7 +79,7 @@ async def print_cost(
 
 
 class _Charge(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one call cost by our prices, and what its provider says that it charged."""
+    """The cost of one call by the price tables of metis, and the amount its provider reports."""
 
     response_id: str
     model: str
@@ -86,11 +90,12 @@ class _Charge(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @on_store(recover=False)
 async def print_charges(store: Store, name: str, *, as_json: bool) -> int:
-    """Print what the providers of a session's calls charged; those without a look-up are left out.
+    """Print what the providers charged for the calls of a session; the exit code is 1 on a failure.
 
-    OpenRouter has one. The amounts are a cross-check, and are not stored: messages never change.
+    Calls of providers without a cost look-up are left out; OpenRouter has one. The amounts are a
+    cross-check and are not stored: messages never change.
     """
-    from metis.transport import Keys, Transport  # noqa: PLC0415 - the table of costs needs none
+    from metis.transport import Keys, Transport  # noqa: PLC0415 - only look-ups need the network
 
     record = await find_session(store, name)
     messages = await store.messages(record.id, newest=_MAX_LOOK_UPS)
@@ -98,34 +103,41 @@ async def print_charges(store: Store, name: str, *, as_json: bool) -> int:
     charges: list[_Charge] = []
     async with Transport(keys=Keys(file=UserPaths.from_environment().keys)) as transport:
         for message in messages:
-            provider, usage = message.metadata.provider or "", message.metadata.usage
-            response_id = message.metadata.response_id
-            if usage is None or not response_id or provider not in adapters.names():
-                continue
-            adapter = adapters.get(provider, base_url=base_urls.get(provider))
-            if not adapter.profile.cost_path:
-                continue
-            charge = _Charge(
-                response_id=response_id,
-                model=message.metadata.model or provider,
-                cost_usd=usage.cost_usd,
-                reported_cost_usd=usage.reported_cost_usd,
-            )
-            try:
-                priced = await transport.look_up_cost(adapter, message)
-                looked_up = priced.metadata.usage
-                amount = None if looked_up is None else looked_up.reported_cost_usd
-                charge = replace(charge, reported_cost_usd=amount)
-            except ProviderError as error:
-                charge = replace(charge, error=str(error))
-            charges.append(charge)
+            charge = await _look_up_charge(transport, message, base_urls)
+            if charge is not None:
+                charges.append(charge)
     if as_json:
         echo_json(msgspec.json.format(msgspec.json.encode(charges)))
     elif charges:
         _print_charges(charges)
     else:
-        echo("No call of this session has a provider with a look-up of costs, such as openrouter.")
+        echo("No provider of this session has a cost look-up, such as openrouter has.")
     return int(any(charge.error is not None for charge in charges))
+
+
+async def _look_up_charge(
+    transport: "Transport", message: Message, base_urls: Mapping[str, str]
+) -> _Charge | None:
+    """Return the charge of a response; None if its provider has no cost look-up."""
+    provider, usage = message.metadata.provider or "", message.metadata.usage
+    response_id = message.metadata.response_id
+    if usage is None or not response_id or provider not in adapters.names():
+        return None
+    adapter = adapters.get(provider, base_url=base_urls.get(provider))
+    if not adapter.profile.cost_path:
+        return None
+    charge = _Charge(
+        response_id=response_id,
+        model=message.metadata.model or provider,
+        cost_usd=usage.cost_usd,
+        reported_cost_usd=usage.reported_cost_usd,
+    )
+    try:
+        priced_usage = (await transport.look_up_cost(adapter, message)).metadata.usage
+    except ProviderError as error:
+        return replace(charge, error=str(error))
+    amount = None if priced_usage is None else priced_usage.reported_cost_usd
+    return replace(charge, reported_cost_usd=amount)
 
 
 def _print_charges(charges: Sequence[_Charge]) -> None:
@@ -141,11 +153,12 @@ def _print_charges(charges: Sequence[_Charge]) -> None:
     ]
     for line in table(("model", "response", "by our prices", "charged", ""), rows, right=(2, 3)):
         echo(line)
-    stated = [charge for charge in charges if charge.reported_cost_usd is not None]
-    ours = sum((charge.cost_usd for charge in stated), Decimal(0))
-    charged = sum((charge.reported_cost_usd or Decimal(0) for charge in stated), Decimal(0))
-    answered = f"{count(len(stated), 'call')}"
-    echo(f"\n{format_usd(charged)} charged for {answered}, {format_usd(ours)} by our prices")
+    reported = [charge for charge in charges if charge.reported_cost_usd is not None]
+    computed_usd = sum((charge.cost_usd for charge in reported), Decimal(0))
+    charged_usd = sum((charge.reported_cost_usd or Decimal(0) for charge in reported), Decimal(0))
+    calls = count(len(reported), "call")
+    computed = f"{format_usd(computed_usd)} by our prices"
+    echo(f"\n{format_usd(charged_usd)} charged for {calls}, {computed}")
 
 
 def _print(report: _Report, calls: Sequence[Event], days: int | None) -> None:

@@ -20,7 +20,7 @@ from metis.settings import LoadedSettings
 from metis.transport.keys import AWS_KEY_PAIR, Keys
 from metis.wire.call import SIMULATED
 
-# The name of the simulator; `sim:gpt-5` is the simulator in the place of a model.
+# The name of the simulator; with `sim:gpt-5` it answers in the place of that model.
 SIMULATOR = "sim"
 # The name of the small model on this machine.
 LOCAL = "local"
@@ -67,7 +67,8 @@ def _is_from_simulator(response: Message) -> bool:
     usage, model = response.metadata.usage, response.metadata.model or ""
     if usage is not None and usage.pricing_version == SIMULATED:
         return True
-    # Before there was such a mark, usage of the simulator looked like that of a local model.
+    # Older stores have no `simulated` pricing version: there, usage of the simulator looks like
+    # that of a local model.
     if usage is None or usage.pricing_version != LOCAL_PRICING or not is_model_id(model):
         return False
     provider = ModelId.parse(model).provider
@@ -127,7 +128,7 @@ class ModelChooser:
             simulated = name.partition(":")[2]
             model = self._resolve(simulated) if simulated else SIMULATED_MODEL
             return ModelChoice(model=model, is_pinned=is_pinned, is_simulated=True)
-        # Its server is not running yet, so it cannot be found like the others.
+        # Its server is not running yet, so no server lists the model.
         if name in (LOCAL, LOCAL_MODEL):
             return ModelChoice(model=LOCAL_MODEL, is_pinned=is_pinned, is_local=True)
         model = await self._model_of_server(name) if name in SERVER_NAMES else self._resolve(name)
@@ -226,13 +227,13 @@ class ModelChooser:
         return bool(values) and location != AWS_KEY_PAIR
 
     def _has_key(self, profile: Profile) -> bool:
-        # A server under an address of the user's own may need no key.
-        has_address = profile.name in self._settings.base_urls
-        needs_none = has_address or profile.auth.variable is None
-        return needs_none or bool(self._keys.lookup(profile)[0])
+        # A server at an address that the user has configured may need no key.
+        has_custom_url = profile.name in self._settings.base_urls
+        needs_no_key = has_custom_url or profile.auth.variable is None
+        return needs_no_key or bool(self._keys.lookup(profile)[0])
 
     def require_key(self, model: str) -> None:
-        """Raise an AuthenticationError that says what to do if a model needs a key."""
+        """Raise an AuthenticationError with the next step if the key of a model is missing."""
         provider, name = ModelId.parse(model).provider, ModelId.parse(model).name
         profile = adapters.profile_of(provider)
         if not self._has_key(profile):

@@ -77,7 +77,7 @@ def _sections(paths: UserPaths, url: str | None) -> Iterator[tuple[str, list[Fin
     try:
         loaded = load({"store": url}, paths=paths)
     except MetisError:
-        return  # the section on settings says why, and everything below depends on them
+        return  # the section on settings shows the error; every later section needs the settings
     yield "API keys", list(_keys(Keys(file=paths.keys), paths.keys))
     yield "On this machine", asyncio.run(_local_models(loaded, paths.local))
     yield "Store", asyncio.run(_store(loaded.settings.store or paths.store_url))
@@ -124,8 +124,8 @@ def _keys(keys: Keys, file: Path) -> Iterator[Finding]:
             yield Finding("bad", error_line(error))
             return
         if values:
-            several = f" ({len(values)} keys)" if len(values) > 1 else ""
-            yield Finding("good", f"{name}: from {location}{several}")
+            key_count = f" ({len(values)} keys)" if len(values) > 1 else ""
+            yield Finding("good", f"{name}: from {location}{key_count}")
         else:
             missing.append(profile.auth.variable)
     if missing:

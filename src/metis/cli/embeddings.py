@@ -29,7 +29,7 @@ _SCORE_WIDTH = 6
 def embed_messages(
     url: str | None, model: str | None, *, is_dry_run: bool, is_cleared: bool
 ) -> int:
-    """Compute the vectors of all messages that have none, or delete those that there are."""
+    """Compute the vectors of all messages that have none, or delete the stored vectors."""
     if is_cleared:
         return asyncio.run(_clear(url, model))
     return asyncio.run(_embed(url, model, is_dry_run=is_dry_run))
@@ -45,10 +45,10 @@ def print_similar(  # noqa: PLR0913 - one parameter an option
 
 
 @asynccontextmanager
-async def _opened(
+async def _open_index(
     url: str | None, model: str | None, *, missing: MetisError
 ) -> AsyncGenerator[tuple[Metis, VectorIndex, str]]:
-    """Open the library, its vectors, and the model: as named, else as set, else as stored.
+    """Open the library and its vectors for a model: the named, the configured or the stored one.
 
     Raises:
         MetisError: `missing`, if there is no model.
@@ -64,7 +64,7 @@ async def _opened(
         name = next(iter(models), None)
     if name is None:
         raise missing
-    # Vectors of the simulator have a name of their own: they fit no others.
+    # Vectors of the simulator are stored under a separate name: they match no other model's.
     is_simulated = name == _SIMULATED_MODEL or name.partition(":")[0] == SIMULATOR
     options = Options(
         base_urls={} if is_simulated else settings.base_urls,
@@ -82,13 +82,13 @@ async def _opened(
 
 async def _embed(url: str | None, model: str | None, *, is_dry_run: bool) -> int:
     missing = InvalidValueError(_NO_MODEL)
-    async with _opened(url, model, missing=missing) as (library, index, name):
+    async with _open_index(url, model, missing=missing) as (library, index, name):
         messages, size = await asyncio.to_thread(index.pending, name)
         if is_dry_run:
             tokens = f"about {max(size // 4000, 1)}k tokens" if size else "no tokens"
             echo(f"{count(messages, 'message')} to embed with {name}, {tokens}; nothing was sent")
             return 0
-        status, parts_done, tokens = StatusLine(), 0, 0
+        status, embedded_count, tokens = StatusLine(), 0, 0
         while True:
             parts, last = await asyncio.to_thread(index.next_parts, name, MAX_TEXTS)
             if not parts:
@@ -99,13 +99,13 @@ async def _embed(url: str | None, model: str | None, *, is_dry_run: bool) -> int
             vectors = dict(zip(texts, new.vectors, strict=True))
             rows = [vectors.get(part.digest) or _unpacked(stored[part.digest]) for part in parts]
             await asyncio.to_thread(index.add, name, parts, rows, last)
-            parts_done, tokens = parts_done + len(parts), tokens + new.input_tokens
-            status.show(f"{count(parts_done, 'text')} embedded")
+            embedded_count, tokens = embedded_count + len(parts), tokens + new.input_tokens
+            status.show(f"{count(embedded_count, 'text')} embedded")
         status.clear()
         mark = " (simulated)" if library.options.simulate else ""
         used = f", {tokens} tokens" if tokens else ""
-        if parts_done:
-            echo(f"Embedded {count(parts_done, 'text')} with {name}{mark}{used}.")
+        if embedded_count:
+            echo(f"Embedded {count(embedded_count, 'text')} with {name}{mark}{used}.")
             echo('`metis similar "what you remember"` searches them.', err=True)
         else:
             echo(f"Nothing new to embed with {name}{mark}.")
@@ -132,10 +132,10 @@ async def _clear(url: str | None, model: str | None) -> int:
 async def _similar(  # noqa: PLR0913 - one parameter an option
     url: str | None, text: str, model: str | None, session: str | None, limit: int, *, as_json: bool
 ) -> int:
-    missing = StoreError("no message is embedded yet", hint="`metis embed -m MODEL` does it")
-    async with _opened(url, model, missing=missing) as (library, index, name):
+    missing = StoreError("no message is embedded yet", hint="run `metis embed -m MODEL`")
+    async with _open_index(url, model, missing=missing) as (library, index, name):
         if name not in await asyncio.to_thread(index.models):
-            hint = f"`metis embed -m {model or name}` does it"
+            hint = f"run `metis embed -m {model or name}`"
             raise StoreError(f"no message is embedded with {name} yet", hint=hint)
         record = None if session is None else await find_session(library.store, session)
         query = await library.embed([text], model=name, is_query=True)

@@ -64,7 +64,7 @@ class _Explanation(NamedTuple):
 def report_error(error: Exception) -> int:
     """Print an error as one line on standard error, and return the exit code.
 
-    An error that is neither ours nor of the system is raised again: it is a bug.
+    An error that is neither a MetisError nor an OSError is raised again: it is a bug.
     """
     if not isinstance(error, MetisError | OSError):
         raise error
@@ -81,7 +81,7 @@ def exit_code(error: BaseException) -> int:  # noqa: PLR0911 - one line per code
             return BUDGET_SPENT
         case InvalidAnswerError() | ResponseLimitError():
             return INCOMPLETE
-        # What arrived is printed and stored.
+        # The received part of the response is printed and stored.
         case NetworkError() if error.response_began:
             return INCOMPLETE
         case NetworkError() | RateLimitError() | ServerError() | WebPageError():
@@ -117,7 +117,7 @@ def retry_notice(error_class: str, wait_s: float) -> str:
     return f"{problem}; retrying in {wait_s:.0f} s"
 
 
-# What a retry notice says, by the class of the error.
+# The first words of a retry notice, by the class of the error.
 _TEMPORARY_FAILURES = {
     "NetworkError": "Connection failed",
     "RateLimitError": "Rate limit reached",
@@ -142,8 +142,8 @@ def _explain(error: BaseException) -> _Explanation:  # noqa: C901, PLR0911 - one
         case AmbiguousModelError():
             candidates = ", ".join(error.candidates[:_MAX_CANDIDATES])
             more = len(error.candidates) - _MAX_CANDIDATES
-            rest = f" and {more} more" if more > 0 else ""
-            problem = f"{error.name!r} matches several models: {candidates}{rest}"
+            suffix = f" and {more} more" if more > 0 else ""
+            problem = f"{error.name!r} matches several models: {candidates}{suffix}"
             return _Explanation(problem, "use the full id", "use the full id")
         case UnknownAdapterError():
             return _Explanation(
@@ -167,8 +167,8 @@ def _explain(error: BaseException) -> _Explanation:  # noqa: C901, PLR0911 - one
         case ProblemsError():
             # The first problem often causes the others, and an error is one line.
             first, *others = error.problems
-            rest = f" (and {len(others)} more)" if others else ""
-            return _Explanation(f"{error.subject}: {first.path}: {_line(first.text)}{rest}")
+            suffix = f" (and {len(others)} more)" if others else ""
+            return _Explanation(f"{error.subject}: {first.path}: {_line(first.text)}{suffix}")
         case OSError():
             location = f"{error.filename}: " if error.filename else ""
             return _Explanation(f"{location}{error.strerror or type(error).__name__}")
@@ -180,7 +180,7 @@ def _explain_provider(error: ProviderError) -> _Explanation:  # noqa: PLR0911 - 
     provider, text = error.provider or "the provider", _line(error.text)
     match error:
         case AuthenticationError() if error.status is None:
-            # Raised by us before a request, with the next step in the text.
+            # Raised by metis before a request, with the next step in its text.
             return _Explanation(text)
         case AuthenticationError():
             source = "`metis doctor` shows where it comes from"

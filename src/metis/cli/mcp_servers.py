@@ -33,22 +33,22 @@ def _address(name: str, words: Sequence[str]) -> StdioServer | HttpServer:
     A variable before the command, such as `$GITHUB_TOKEN`, is passed on to it: servers see no other
     variables of the user.
     """
-    place = f"mcp.{name}"
+    setting = f"mcp.{name}"
     if words and words[0].startswith(_URL_PREFIXES):
-        headers = [_expanded(word, place).partition(":") for word in words[1:]]
+        headers = [_expand_variables(word, setting).partition(":") for word in words[1:]]
         return HttpServer(words[0], {key.strip(): value.strip() for key, _, value in headers})
-    passed = [word[1:] for word in words if _VARIABLE.fullmatch(word)]
+    variable_names = [word[1:] for word in words if _VARIABLE.fullmatch(word)]
     command = [word for word in words if not _VARIABLE.fullmatch(word)]
     if not command:
-        raise SettingsError("expected a command or a URL", place=place)
-    variables = {variable: _expanded(f"${variable}", place) for variable in passed}
+        raise SettingsError("expected a command or a URL", place=setting)
+    variables = {name: _expand_variables(f"${name}", setting) for name in variable_names}
     return StdioServer(command[0], tuple(command[1:]), variables)
 
 
-def _expanded(text: str, place: str) -> str:
+def _expand_variables(text: str, setting: str) -> str:
     def value(variable: re.Match[str]) -> str:
         if variable[1] not in os.environ:
-            raise SettingsError(f"the variable {variable[1]} is not set", place=place)
+            raise SettingsError(f"the variable {variable[1]} is not set", place=setting)
         return os.environ[variable[1]]
 
     return _VARIABLE.sub(value, text)
@@ -57,7 +57,7 @@ def _expanded(text: str, place: str) -> str:
 def add_server(name: str, words: Sequence[str]) -> int:
     """Write a server into the settings file."""
     if not _NAME.fullmatch(name):
-        raise InvalidValueError(f"{name!r} is no name; use letters, digits, - and _")
+        raise InvalidValueError(f"{name!r} is not a valid name; use letters, digits, - and _")
     if words[0].startswith(_URL_PREFIXES):
         check_base_url(words[0])
     return set_value(f"mcp.{name}", tuple(words))
@@ -74,14 +74,17 @@ def print_servers() -> int:
     if not configured:
         echo("No MCP servers yet; `metis mcp add NAME COMMAND` adds one.", err=True)
         return 1
-    rows = [(name, one_line(_shown(words), screen_width())) for name, words in configured.items()]
+    rows = [
+        (name, one_line(_printable_address(words), screen_width()))
+        for name, words in configured.items()
+    ]
     for line in table(("name", "command or URL"), rows):
         echo(line)
     return 0
 
 
-def _shown(words: Sequence[str]) -> str:
-    """Return a server without what may be a key: headers, and the login of a URL."""
+def _printable_address(words: Sequence[str]) -> str:
+    """Return the command or URL of a server without headers and login, which may be keys."""
     if words and words[0].startswith(_URL_PREFIXES):
         return shown_address(words[0])
     return " ".join(words)

@@ -76,13 +76,13 @@ def _array_entries(data: bytes) -> Iterator[FileEntry]:
     except DecodeError as error:
         yield FileEntry(data, 1, None, error)
         return
-    counted, offset, line = 0, 0, 1
+    counted_offset, offset, line = 0, 0, 1
     for item in items:
         text = bytes(item)
-        # msgspec gives the items without their positions, which the line numbers need.
+        # msgspec returns the items without their positions, which the line numbers need.
         offset = data.index(text, offset)
-        line += data.count(b"\n", counted, offset)
-        counted = offset
+        line += data.count(b"\n", counted_offset, offset)
+        counted_offset = offset
         yield _entry(text, line)
         offset += len(text)
 

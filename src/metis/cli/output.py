@@ -1,9 +1,9 @@
-"""The border between the commands and the terminal: everything they print goes through here.
+"""Output of the commands: everything that they print goes through this module.
 
-`echo` prints text for people. Its control characters are always shown instead of obeyed, in a pipe
-too: what a pipe gets often ends in a pager or a log, and so on a terminal. `echo_json` escapes them
-as JSON does, which changes no value. `write_data` is for content that programs read: exact in a
-file or a pipe, as `echo` prints it on a terminal.
+`echo` prints text for people. Control characters in it are always made visible, in a pipe as well:
+the output of a pipe often ends in a pager or a log, and so on a terminal. `echo_json` escapes them
+as JSON does, which changes no value. `write_data` is for content that programs read: unchanged in
+a file or a pipe, with visible control characters on a terminal.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from metis.cli.text import (
     visible_controls,
 )
 
-# What JSON may hold as it is, and a terminal may obey or hide.
+# Characters that JSON strings may contain unescaped, and that a terminal may obey or hide.
 _JSON_UNSAFE = re.compile(
     "[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
@@ -36,7 +36,7 @@ _IFLAG, _LFLAG = 0, 3
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text for people; control characters in it are shown instead of obeyed."""
+    """Print text for people, with visible control characters."""
     stream = _stream(is_error=err)
     if stream is not None:
         end = "\n" if nl else ""
@@ -72,10 +72,10 @@ def can_redraw(stream: TextIO | None, environment: Mapping[str, str]) -> bool:
 
 @contextlib.contextmanager
 def echo_disabled() -> Generator[None]:
-    """Do not show what is typed; it waits for the next prompt, and Ctrl-C still sends a signal.
+    """Switch off the terminal's echo; keys wait for the next prompt, and Ctrl-C sends a signal.
 
-    A chat does so before anything else: what is typed while modules load would be shown twice,
-    by the terminal and by the first prompt. A terminal that cannot redraw reads whole lines.
+    A chat does so before it loads its modules: keys that are typed meanwhile would be shown twice,
+    by the terminal and by the first prompt. Terminals that cannot redraw keep reading lines.
     """
     if sys.stdin is None or not sys.stdin.isatty() or not can_redraw(sys.stdout, os.environ):
         yield
@@ -84,11 +84,11 @@ def echo_disabled() -> Generator[None]:
 
     stream = sys.stdin.fileno()
     before = termios.tcgetattr(stream)
-    silent = list(before)
+    without_echo = list(before)
     # Enter stays a carriage return, which the prompt reads as Enter if it was typed ahead.
-    silent[_IFLAG] &= ~termios.ICRNL
-    silent[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(stream, termios.TCSADRAIN, silent)
+    without_echo[_IFLAG] &= ~termios.ICRNL
+    without_echo[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(stream, termios.TCSADRAIN, without_echo)
     try:
         yield
     finally:
@@ -101,7 +101,7 @@ def echo_json(data: bytes | str, *, err: bool = False) -> None:
     if stream is None:
         return
     text = data if isinstance(data, str) else data.decode()
-    text = _JSON_UNSAFE.sub(lambda found: _json_escape(found[0]), text)
+    text = _JSON_UNSAFE.sub(lambda match: _json_escape(match[0]), text)
     encoding = stream.encoding or "ascii"
     try:
         text.encode(encoding)
@@ -138,17 +138,17 @@ def write_text(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
-        # The stream has taken nothing: it encodes the whole text before it keeps any of it.
+        # Nothing is written yet: a stream encodes the whole text before it buffers any of it.
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
 
 
 class StatusLine:
-    """A line on standard error that is drawn over itself; nothing without a terminal."""
+    """A line on standard error that is redrawn in place; without a terminal it is not shown."""
 
     interval_s = 0.1
-    """The least time between two drawings: a terminal is slower than most work."""
+    """The shortest time between two redraws: drawing takes longer than most steps of the work."""
 
     def __init__(self, *, is_shown: bool = True) -> None:
         stream = _stream(is_error=True)
@@ -182,7 +182,7 @@ def _stream(*, is_error: bool) -> TextIO | None:
 
 
 class EchoHandler(logging.Handler):
-    """Prints log records to standard error; they may quote what a provider or file says."""
+    """Prints log records to standard error, escaped: they may quote a provider or a file."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

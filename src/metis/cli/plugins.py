@@ -1,4 +1,4 @@
-"""`metis plugins`: what other packages add to metis, and what of it cannot be used."""
+"""`metis plugins`: what other packages add to metis, and which of it fails to load."""
 
 import logging
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _LOADERS: tuple[Callable[[], object], ...] = (
     added_price_tables,
     plugin_hooks,
 )
-"""What loads the plugins of each group; commands are loaded by the command group."""
+"""Functions that load the plugins of each group; the command group loads commands."""
 
 
 class PluginRow(Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class PluginRow(Struct, frozen=True, kw_only=True):
 def print_plugins(load_commands: Callable[[], object], *, as_json: bool) -> int:
     """Load every plugin and print the list; the exit code is 1 if one cannot be used."""
     log = logging.getLogger("metis.plugins")
-    log.setLevel(logging.CRITICAL)  # the list says the same as the warnings
+    log.setLevel(logging.CRITICAL)  # the list shows the errors that would be logged
     try:
         for load in (load_commands, *_LOADERS):
             load()

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,13 +36,13 @@ async def print_all_sessions(
 ) -> int:
     """Print the sessions of every program, and those of metis, newest first."""
     folder = str(Path.cwd()) if is_here else None
-    files = [one for one in indexed_sessions(home) if folder in (None, one.cwd)][:limit]
-    ours = await store.overviews(limit, workspace_path=folder)
-    imported = {overview.session.id for overview in ours}
-    foreign = {imported_session_id(one.format, one.id) for one in files}
+    files = [file for file in indexed_sessions(home) if folder in (None, file.cwd)][:limit]
+    overviews = await store.overviews(limit, workspace_path=folder)
+    stored_ids = {overview.session.id for overview in overviews}
+    file_ids = {imported_session_id(file.format, file.id) for file in files}
     # A session that was imported is listed once, as the file of its program.
-    rows = [_file_facts(one, imported) for one in files]
-    rows += [_own_facts(one) for one in ours if one.session.id not in foreign]
+    rows = [_file_row(file, stored_ids) for file in files]
+    rows += [_store_row(row) for row in overviews if row.session.id not in file_ids]
     rows.sort(key=lambda row: str(row["changed_at"]), reverse=True)
     if as_json:
         echo_json(msgspec.json.format(msgspec.json.encode(rows[:limit])))
@@ -57,22 +58,23 @@ async def print_all_sessions(
     return 0
 
 
-def _file_facts(one: IndexedSession, imported: set[str]) -> dict[str, object]:
-    session_id = imported_session_id(one.format, one.id)
+def _file_row(file: IndexedSession, stored_ids: AbstractSet[str]) -> dict[str, object]:
+    """Return the row of a session file of another program; `session` is its id in the store."""
+    session_id = imported_session_id(file.format, file.id)
     return {
-        "program": one.program,
-        "id": one.id,
-        "title": one.title,
-        "folder": one.cwd,
-        "records": one.records,
-        "size": one.size,
-        "path": one.path,
-        "changed_at": _moment(one).isoformat(),
-        "session": session_id if session_id in imported else None,
+        "program": file.program,
+        "id": file.id,
+        "title": file.title,
+        "folder": file.cwd,
+        "records": file.records,
+        "size": file.size,
+        "path": file.path,
+        "changed_at": datetime.fromtimestamp(file.changed_ns / 1e9, UTC).isoformat(),
+        "session": session_id if session_id in stored_ids else None,
     }
 
 
-def _own_facts(overview: Overview) -> dict[str, object]:
+def _store_row(overview: Overview) -> dict[str, object]:
     session = overview.session
     return {
         "program": "metis",
@@ -85,10 +87,6 @@ def _own_facts(overview: Overview) -> dict[str, object]:
         "changed_at": session.updated_at.astimezone(UTC).isoformat(),
         "session": session.id,
     }
-
-
-def _moment(one: IndexedSession) -> datetime:
-    return datetime.fromtimestamp(one.changed_ns / 1e9, UTC)
 
 
 def _table(rows: Sequence[dict[str, object]], width: int) -> list[str]:
@@ -113,14 +111,14 @@ def choose_files(limit: int = 50) -> list[str]:
     sessions = indexed_sessions()[:limit]
     if not sessions:
         raise click.UsageError("no session of another program on this machine; give a file")
-    for line in _table([_file_facts(one, set()) for one in sessions], terminal_width() or 120):
+    for line in _table([_file_row(file, set()) for file in sessions], terminal_width() or 120):
         echo(line, err=True)
     if not sys.stdin.isatty():
         raise click.UsageError("name the files to import, or run it at a terminal to choose")
     answer = click.prompt("Import which? Numbers, or all", err=True, default="1")
     if answer.strip() == "all":
-        return [one.path for one in sessions]
+        return [file.path for file in sessions]
     words = answer.replace(",", " ").split()
     if not all(word.isdecimal() and 1 <= int(word) <= len(sessions) for word in words):
-        raise click.UsageError(f"numbers from 1 to {len(sessions)}, or all")
+        raise click.UsageError(f"expected numbers from 1 to {len(sessions)}, or all")
     return [sessions[int(word) - 1].path for word in words]

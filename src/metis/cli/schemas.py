@@ -55,7 +55,7 @@ def read_schema(text: str) -> OutputFormat:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a long list of fields is no file name
+    except (OSError, ValueError):  # a long list of fields is not a valid path
         return False
 
 
@@ -80,7 +80,7 @@ def _from_python(module_name: str, name: str) -> OutputFormat:
     except AttributeError:
         raise InvalidValueError(f"--schema: {module_name} has no {name}") from None
     output = output_format(kind)
-    assert output is not None  # noqa: S101 - only None gives None
+    assert output is not None  # noqa: S101 - a type has a format
     return output
 
 
@@ -98,7 +98,7 @@ def fields_schema(text: str) -> dict[str, Any]:
     for field in filter(None, (part.strip() for part in text.split(separator))):
         match = _FIELD.fullmatch(field)
         if match is None or keyword.iskeyword(match[1]):
-            fault = f"--schema: {field!r} is no field; write `name type: description`"
+            fault = f"--schema: {field!r} is not a field; write `name type: description`"
             raise InvalidValueError(fault)
         name, type_name, is_list, description = match.groups()
         kind = _TYPES.get(type_name or "str")

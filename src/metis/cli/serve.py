@@ -38,14 +38,15 @@ KEYS_VARIABLE = "METIS_GATEWAY_KEYS"
 """The environment variable for keys of clients: other users can read the command line."""
 _START_TIMEOUT_S = 30.0
 STORE_CACHE_BYTES = 4 * 1024 * 1024
-"""How much of the store each connection of the gateway holds in memory: it appends, and looks up
-few rows by their keys, while 32 MB for each connection would be more than the gateway itself."""
+"""The SQLite page cache of each connection of the gateway. The gateway appends and looks up few
+rows by key; the default of 32 MB for each connection would be more than the gateway itself uses."""
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
     """The options of the command line."""
 
-    stated: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+    """Values of options by the name of the setting; None leaves the setting."""
     keys: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
     file: Path | None = None
@@ -53,7 +54,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     def config(self) -> GatewayConfig:
         """Read the settings."""
         keys = (*self.keys, *filter(None, os.environ.get(KEYS_VARIABLE, "").split(",")))
-        config = read_config(self.file, options=self.stated, keys=keys, routes=self.routes)
+        config = read_config(self.file, options=self.overrides, keys=keys, routes=self.routes)
         return without_address(config, config.host, config.port)
 
 
@@ -145,7 +146,7 @@ def make_gateway(config: GatewayConfig) -> Any:
 
 
 class LazyViewer:
-    """The viewer under `/ui`, loaded with its templates when somebody opens it."""
+    """The viewer under `/ui`, which is imported with its templates by the first request."""
 
     def __init__(self, store: Store, gateway: Any) -> None:
         self._store = store
@@ -207,7 +208,7 @@ def _print_start(config: GatewayConfig, port: int, gateway: Any) -> None:
 def run_client(
     name: str, arguments: tuple[str, ...], *, url: str | None = None, key: str | None = None
 ) -> int:
-    """Run a client whose environment leads to a gateway; returns its exit code."""
+    """Run a client with the environment that points it at a gateway; return its exit code."""
     setups = client_setups(url or "", key)
     if name not in setups:
         raise click.UsageError(f"there is no client {name!r}; clients: {', '.join(setups)}")
@@ -232,7 +233,7 @@ def run_client(
 def _run(name: str, program: str, arguments: tuple[str, ...], url: str, key: str | None) -> int:
     setup = client_setups(url.rstrip("/"), key)[name]
     environment = {**os.environ, **setup.environment}
-    # Claude Code prefers a key to a token, and would send it to the gateway.
+    # Claude Code prefers an API key to a token, and would send the user's key to the gateway.
     if name == "claude":
         environment.pop("ANTHROPIC_API_KEY", None)
     process = subprocess.run(  # noqa: S603 - the user names the program
@@ -247,7 +248,7 @@ def _started_url(server: "subprocess.Popen[str]") -> str:
     if not url.startswith("http"):
         raise SettingsError("the gateway did not start", place="metis run")
     deadline = time.monotonic() + _START_TIMEOUT_S
-    # A proxy of the environment is for other machines.
+    # A proxy of the environment cannot reach a server on this machine.
     direct = build_opener(ProxyHandler({}))
     while time.monotonic() < deadline:
         try:

@@ -179,7 +179,7 @@ async def print_check(store: Store) -> int:
 
 
 def repair_store(url: str | None, target: Path) -> int:
-    """Save the rest of a damaged store; print what is lost."""
+    """Save everything readable of a damaged store into a new file; print what is lost."""
     report = asyncio.run(repair(url or default_url(os.environ), target))
     for line in report.lost:
         echo(line)

@@ -166,7 +166,7 @@ def set_key(provider: str, more: tuple[str, ...]) -> int:
     """Store an API key for a provider (prompted without echo, or read from a pipe)."""
     from metis.cli import config
 
-    # The usual error for an argument too many would repeat it, and this one is a key.
+    # click's error for an extra argument would print it, and this argument is a key.
     if more:
         raise InvalidValueError(
             "a key as an argument stays in the history of the shell and is visible to other "
@@ -188,9 +188,9 @@ def remove_key(provider: str) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def plugins(context: click.Context, *, as_json: bool) -> int:
-    """List what installed packages add to metis, and what of it cannot be used.
+    """List what installed packages add to metis, and which of it fails to load.
 
-    Plugins are code of other packages, and run with your rights; METIS_PLUGINS=off turns them off.
+    Plugins are code of other packages and run with your rights; METIS_PLUGINS=off turns them off.
     Exits with 1 if one cannot be used.
     """
     from metis.cli.plugins import print_plugins
@@ -260,7 +260,7 @@ def show_template(name: str) -> int:
 @templates.command("edit")
 @click.argument("name")
 def edit_template(name: str) -> int:
-    """Edit a template in $EDITOR, or make a new one."""
+    """Edit a template in $EDITOR, or create a new one."""
     from metis.cli.templates import edit_template as edit
 
     return edit(name)

@@ -27,9 +27,9 @@ from metis.wire.call import AdapterOptions
 
 Sleep = Callable[[float], Awaitable[None]]
 
-# How long a reader needs for one character of an explanation.
+# The reading time for one character of an explanation.
 READ_CHARACTER_S = 0.07
-# How long a reader looks at what has happened.
+# The pause after a response, in which the reader looks at it.
 LOOK_S = 3.0
 # The pause after each piece of a response.
 DELTA_S = 0.05
@@ -41,7 +41,7 @@ _NOTES = """\
 Owls turn their heads by 270 degrees.
 A conversation can move from one model to another.
 """
-# The native option: the demo shows a signed thinking block whatever the catalog says of the model.
+# A native option, so that the demo shows a signed thinking block for any model of the catalog.
 _THINKING = {"anthropic": {"thinking": {"type": "enabled", "budget_tokens": 1024}}}
 
 
@@ -108,7 +108,7 @@ class DemoScreen:
 
 
 def run_demo(*, is_fast: bool) -> int:
-    """Run the demo; without pauses if asked for, or if the output is not a terminal."""
+    """Run the demo; `is_fast` and an output that is not a terminal leave the pauses out."""
     is_paced = not is_fast and sys.stdout.isatty()
     screen = DemoScreen(asyncio.sleep if is_paced else None)
     with tempfile.TemporaryDirectory(prefix="metis-demo-") as directory:

@@ -1,4 +1,4 @@
-"""Open the library and the session that a question or a chat works with."""
+"""Open the library and the session for a question or a chat."""
 
 import logging
 import os
@@ -106,8 +106,8 @@ class StartedSession:
 class LibraryOpener:
     """Opens the library for a model, and opens it again for a model that needs another one.
 
-    A library simulates every provider or none, and knows the address of the small local model only
-    if that runs. One library is open at a time, so that no session is in memory twice.
+    A library simulates every provider or none, and has the address of the small local model only
+    while that runs. One library is open at a time, so that no session is in memory twice.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is one part of the options
@@ -156,7 +156,7 @@ class LibraryOpener:
         await self._stack.aclose()
 
     async def state_features(self, library: Metis, model: str) -> None:
-        """Tell the library what the settings, and else the server, state about a model."""
+        """Set the features of a model in the library, from the settings or its local server."""
         settings, models = self._loaded.settings, library.models
         if not library.options.simulate:
             features = await stated_features(model, settings.base_urls)
@@ -171,7 +171,7 @@ class LibraryOpener:
 
 
 class _StoredState(Struct, frozen=True, kw_only=True):
-    """What the store says before the library is opened."""
+    """What is read from the store before the library is opened."""
 
     record: SessionRecord | None = None
     """The session to continue, if any."""
@@ -198,7 +198,7 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
     confirmation = ConfirmationRelay()
     async with AsyncExitStack() as stack:
         if start.is_unlogged:
-            # A store of its own that is deleted: a session needs one, for tools and long histories.
+            # A session needs a store, for tools and long histories; this one is deleted at the end.
             directory = stack.enter_context(TemporaryDirectory(prefix="metis-"))
             url = f"sqlite:///{directory}/unlogged.db"
             bus = Bus()
@@ -252,7 +252,7 @@ async def _session_to_continue(
         return await find_session(store, start.session_id)
     workspace = str(_workspace())
     record = next((record for record in records if record.workspace_path == workspace), None)
-    # Clients of the gateway that name no directory could be anywhere, also here.
+    # Clients of the gateway may name no directory; their sessions count for every directory.
     for other in records if record is None else ():
         if not other.workspace_path and await store.messages(other.id, newest=1):
             record = other
@@ -277,7 +277,7 @@ async def _recent_models(store: Store, records: Sequence[SessionRecord]) -> tupl
 
 @asynccontextmanager
 async def _traced_bus(paths: UserPaths) -> AsyncGenerator[Bus]:
-    """Open a bus whose events are stored; if they cannot be, the conversation works without."""
+    """Open a bus whose events are stored in the trace, if that can be opened."""
     bus = Bus()
     trace: SqliteTrace | None = None
     try:
@@ -320,8 +320,8 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
     has_tools = tools_enabled(loaded, choice)
     servers: Sequence[McpServer] = ()
     if has_tools and settings.mcp:
-        # Loaded for those who have servers only: it imports the commands on settings.
-        from metis.cli.mcp_servers import mcp_servers  # noqa: PLC0415
+        # Imported only if there are servers: the module imports the commands on settings.
+        from metis.cli.mcp_servers import mcp_servers  # noqa: PLC0415 - see above
 
         servers = mcp_servers(settings.mcp)
     return Options(
@@ -363,7 +363,7 @@ def _tools(settings: Settings) -> Registry:
 
 def tools_enabled(loaded: LoadedSettings, choice: ModelChoice) -> bool:
     """Return whether the model gets tools."""
-    # The small local model loses track of them, so they have to be switched on explicitly.
+    # The small local model cannot use tools reliably, so only an explicit setting enables them.
     if choice.is_local and loaded.origins["tools"].source == "default":
         return False
     return loaded.settings.tools

@@ -7,7 +7,7 @@ import click
 
 from metis.cli.arguments import LAST_SESSION, SESSION, STORE, complete_sessions
 
-# Formats of other packages are known only when one is used, so the parser accepts any name.
+# For completion only: plugins may add formats, so the parser accepts any name.
 SESSION_FORMATS = (
     *("claude-code", "codex", "gemini-cli", "opencode", "pi", "klaude", "attocode", "gpt2099"),
     *("cline", "cursor", "copilot-cli", "qwen-code", "kimi", "aider", "chatgpt", "claude-ai"),
@@ -46,7 +46,9 @@ def show(source: str, store: str | None) -> int:
 @click.option("--limit", default=100, show_default=True, help="Maximum number of sessions.")
 @click.option("--tag", metavar="TAG", help="Only sessions with this tag.")
 @click.option("--here", "is_here", is_flag=True, help="Only sessions of this directory.")
-@click.option("--all", "everywhere", is_flag=True, help="Also those of other programs here.")
+@click.option(
+    "--all", "everywhere", is_flag=True, help="Also sessions of other programs on this machine."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def sessions(  # noqa: PLR0913 - one parameter an option
@@ -102,7 +104,7 @@ def tag_session(
 
 @sessions.command("delete")
 @click.argument("session_ids", metavar="SESSION...", nargs=-1, required=True)
-@click.option("-y", "--yes", "is_confirmed", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", "is_confirmed", is_flag=True, help="Do not ask for confirmation.")
 @STORE
 def delete_session(session_ids: tuple[str, ...], store: str | None, *, is_confirmed: bool) -> int:
     """Delete sessions for good."""
@@ -151,7 +153,7 @@ def embed(store: str | None, model: str | None, *, is_dry_run: bool, is_cleared:
     """Compute embeddings of all messages, so that `metis similar` finds them by meaning.
 
     The text of questions and answers is sent to the embedding model; results of tools are not. The
-    next run sends only what is new. The vectors are in a file beside the SQLite store.
+    next run sends only what is new. The vectors are stored in a file next to the SQLite store.
     """
     from metis.cli.embeddings import embed_messages
 
@@ -161,7 +163,9 @@ def embed(store: str | None, model: str | None, *, is_dry_run: bool, is_cleared:
 @click.command()
 @click.argument("words", nargs=-1, required=True)
 @STORE
-@click.option("-m", "--model", metavar="MODEL", help="Embedding model; default: as embedded.")
+@click.option(
+    "-m", "--model", metavar="MODEL", help="Embedding model; default: the one of `metis embed`."
+)
 @click.option("--session", metavar="SESSION", help="Search in one session only.")
 @click.option("--limit", default=10, show_default=True, help="Maximum number of messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -176,8 +180,8 @@ def similar(  # noqa: PLR0913 - one parameter an option
 ) -> int:
     """Search all conversations by meaning; `metis embed` prepares it.
 
-    Each line has a session, the similarity (1 is the same) and the text. Exits with 1 if there is
-    nothing.
+    Each line has a session, the similarity (1 is identical) and the text. Exits with 1 if nothing
+    matches.
     """
     from metis.cli.embeddings import print_similar
 
@@ -189,7 +193,7 @@ def similar(  # noqa: PLR0913 - one parameter an option
 @STORE
 @click.option(
     "--format",
-    "form",
+    "format_name",
     metavar="FORMAT",
     default="jsonl",
     show_default=True,
@@ -203,7 +207,7 @@ def similar(  # noqa: PLR0913 - one parameter an option
 def export(  # noqa: PLR0913 - one parameter an option
     session_id: str,
     store: str | None,
-    form: str,
+    format_name: str,
     target: IO[bytes],
     *,
     share: bool,
@@ -216,7 +220,7 @@ def export(  # noqa: PLR0913 - one parameter an option
     """
     from metis.cli.transfer import write_export
 
-    return write_export(store, session_id, form, target, share=share, as_json=as_json)
+    return write_export(store, session_id, format_name, target, share=share, as_json=as_json)
 
 
 @click.command(name="import")
@@ -224,18 +228,18 @@ def export(  # noqa: PLR0913 - one parameter an option
 @STORE
 @click.option(
     "--format",
-    "form",
+    "format_name",
     metavar="FORMAT",
     shell_complete=complete_formats,
     help="Format of the files; default: recognised from their content.",
 )
 @click.option("--new-ids", is_flag=True, help="Import a copy beside a session of the same id.")
-@click.option("--watch", is_flag=True, help="Go on, and add what the programs write.")
+@click.option("--watch", is_flag=True, help="Keep running, and add what the programs write.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each session.")
 def import_session(  # noqa: PLR0913 - one parameter an option
     paths: tuple[str, ...],
     store: str | None,
-    form: str | None,
+    format_name: str | None,
     *,
     new_ids: bool,
     watch: bool,
@@ -245,7 +249,7 @@ def import_session(  # noqa: PLR0913 - one parameter an option
 
     Reads what `metis export` wrote, and the session files of other programs: Claude Code, Codex and
     more. Without PATH it offers the sessions on this machine. Importing a file again adds only what
-    is new. What has no place in a session is listed on standard error.
+    is new. What cannot be imported is listed on standard error.
     """
     from metis.cli.transfer import read_import
 
@@ -253,7 +257,9 @@ def import_session(  # noqa: PLR0913 - one parameter an option
         from metis.cli.program_sessions import choose_files
 
         paths = tuple(choose_files())
-    return read_import(store, paths, form=form, new_ids=new_ids, watch=watch, as_json=as_json)
+    return read_import(
+        store, paths, format_name=format_name, new_ids=new_ids, watch=watch, as_json=as_json
+    )
 
 
 @click.command()
@@ -276,8 +282,8 @@ def import_session(  # noqa: PLR0913 - one parameter an option
 def handoff(store: str | None, **options: Any) -> int:
     """Continue a session in another program, and print the command that resumes it.
 
-    Without SESSION it is the newest session of this folder, of whichever program. What the program
-    will not see is listed on standard error. What is done there comes back with the next handoff.
+    Without SESSION it is the newest session of this folder in any program. What the program will
+    not see is listed on standard error. The next handoff imports what was added there.
     """
     from metis.cli.handoff import HandoffOptions, hand_over
 
@@ -369,7 +375,7 @@ def migrate(store: str | None) -> int:
 
 @click.command()
 @STORE
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port; 0 is a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port; 0 picks a free one.")
 @click.option("--open", "opens_browser", is_flag=True, help="Open the browser.")
 def web(store: str | None, port: int, *, opens_browser: bool) -> int:
     """Look at conversations, requests, losses and cost in a browser."""

@@ -35,24 +35,24 @@ _MAX_MODEL_WIDTH = 20
 _AGE_UNITS = ((timedelta(hours=1), 60, "min"), (timedelta(days=1), 3600, "h"))
 _WEEK = timedelta(days=7)
 
-# Returns the short name of a model.
 P = ParamSpec("P")
 StoreAction = Callable[Concatenate[Store, P], Awaitable[int]]
 StoreCommand = Callable[Concatenate[str | None, P], int]
+# Returns the short name of a model.
 ModelNamer = Callable[[str], str]
 
 
 def on_store(*, recover: bool) -> Callable[[StoreAction[P]], StoreCommand[P]]:
     """Turn a coroutine that takes a store into a command that takes the URL of one.
 
-    Only commands that write may recover: recovery ends what other processes have left open.
+    Only commands that write may recover: recovery closes turns that another process left open.
     """
 
     def decorate(action: StoreAction[P]) -> StoreCommand[P]:
         @functools.wraps(action)
         def command(url: str | None, *args: P.args, **kwargs: P.kwargs) -> int:
             async def run() -> int:
-                # Conversations are where the settings say, not only where the option says.
+                # Without --store the settings decide where conversations are stored.
                 async with open_store(url or load().settings.store, recover=recover) as store:
                     return await action(store, *args, **kwargs)
 

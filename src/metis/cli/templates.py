@@ -80,7 +80,7 @@ def read_template(name: str) -> Template:
             return _added_templates()[name]
         hint = f"templates: {', '.join(template_names()) or 'none yet'}"
         if path == _named_path(name):
-            hint = f"{hint}; `metis templates edit {name}` makes one"
+            hint = f"{hint}; `metis templates edit {name}` creates one"
         raise SettingsError(f"there is no template {name!r}; {hint}", place="--template") from None
     except OSError as error:
         raise SettingsError(str(error.strerror), place=str(path)) from None
@@ -120,9 +120,9 @@ def _file_of(name: str) -> Path:
 
 
 def _checked_path(name: str) -> Path:
-    # A name comes from a command line that may be a script's: it must stay in the directory.
+    # The name may come from a script, and must not leave the templates directory.
     if not _NAME.fullmatch(name):
-        raise SettingsError(f"{name!r} is no name of a template", place="--template")
+        raise SettingsError(f"{name!r} is not a valid template name", place="--template")
     return _named_path(name)
 
 
@@ -138,13 +138,13 @@ def apply_template(
     *,
     extract: bool,
 ) -> tuple[tuple[str, ...], dict[str, Any], bool]:
-    """Return the question and the options with those of a template; options given count first.
+    """Return the question and the options with those of a template; explicit options win.
 
     Raises:
         SettingsError: a variable has no value, or one is given that the template does not have.
     """
     if name is None:
-        raise click.UsageError("-p gives a variable of a template; add -t NAME")
+        raise click.UsageError("-p sets a variable of a template; add -t NAME")
     template = read_template(name)
     values = {**template.defaults, **_values(params), INPUT: " ".join(words)}
     unknown = sorted(set(_values(params)) - template.variables())
@@ -183,13 +183,13 @@ def _values(params: Sequence[str]) -> dict[str, str]:
 
 
 def print_templates(*, as_json: bool) -> int:
-    """Print the templates with what they are for."""
+    """Print the templates with their descriptions."""
     rows = [(name, read_template(name)) for name in template_names()]
     if as_json:
-        echo_json(msgspec.json.encode([{"name": name, **_fields(one)} for name, one in rows]))
+        echo_json(msgspec.json.encode([{"name": name, **_fields(row)} for name, row in rows]))
         return 0
     if not rows:
-        echo("No templates yet; `metis templates edit NAME` makes one.", err=True)
+        echo("No templates yet; `metis templates edit NAME` creates one.", err=True)
     for name, template in rows:
         first = template.description or template.prompt.strip().partition("\n")[0]
         echo(f"{name}  {style(escape_controls(first), dim=True)}")
@@ -201,7 +201,7 @@ def _fields(template: Template) -> dict[str, Any]:
 
 
 def print_template(name: str) -> int:
-    """Print a template as its file has it."""
+    """Print a template as TOML: the text of its file, or that of a plugin's template."""
     template, path = read_template(name), _file_of(name)
     text = path.read_text(encoding="utf-8") if path.exists() else _as_toml(template)
     echo(visible_controls(text), nl=False)

@@ -25,8 +25,8 @@ SINGLE_CELLS = re.compile(
 
 # Tag characters spell invisible text; only the flags of a few regions use them, after this sign.
 _FLAG = "\U0001f3f4[\U000e0020-\U000e007f]{1,7}"
-# What a terminal may obey instead of show: control characters, marks that reverse the direction of
-# writing, line separators, tags, and lone surrogates, which no encoding can write.
+# Characters that a terminal may obey instead of showing: control characters, marks that reverse the
+# direction of writing, line separators, tags, and lone surrogates, which no encoding can write.
 _UNSAFE = (
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -56,7 +56,7 @@ def cell_width(text: str) -> int:
     if SINGLE_CELLS.fullmatch(text):
         return len(text)
     # Importing rich takes longer than a whole `metis models`, and little text needs its tables.
-    from rich.cells import cell_len  # noqa: PLC0415 - the reason stands above
+    from rich.cells import cell_len  # noqa: PLC0415 - see above
 
     return cell_len(text)
 
@@ -69,11 +69,11 @@ def escape_controls(text: str) -> str:
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
-    return text if text.isascii() else _BLANK.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if text.isascii() else _BLANK.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def visible_controls(text: str) -> str:
-    r"""Return text whose control characters are shown instead of obeyed; line breaks stay.
+    r"""Return text whose control characters are visible and without effect; line breaks stay.
 
     >>> visible_controls("a\x1b[31mb\tc\x9b")
     'a␛[31mb    c\\x9b'
@@ -103,7 +103,7 @@ def style(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = F
 
 
 def styled_text(text: str, *, has_colour: bool) -> str:
-    """Return text as a terminal may get it: control characters visible, our own styles applied.
+    """Return text as a terminal may get it: visible control characters, styles of metis applied.
 
     Everything that commands print goes through here; the escape sequences in the result are those
     of `style`, or none without colour.
@@ -117,7 +117,7 @@ def styled_text(text: str, *, has_colour: bool) -> str:
 
 
 def unstyled(text: str) -> str:
-    """Return text without our own styles; control characters stay, for the screen shows them."""
+    """Return text without the styles of metis; control characters stay for the screen to escape."""
     first, *others = text.split(_STYLE_MARK)
     return first + "".join(part.partition("m")[2] for part in others)
 
@@ -126,7 +126,7 @@ def truncate(text: str, width: int | None) -> str:
     """Cut a text to a width; an ellipsis marks the cut. Without a width nothing is cut."""
     if width is None or cell_width(text) <= width:
         return text
-    width = max(width, 1)  # in a very narrow terminal nothing may be left for a column
+    width = max(width, 1)  # a very narrow terminal may leave no cell for a column
     # Bounds the loop below, since nearly every character takes at least one cell.
     text = text[: width - 1]
     while cell_width(text) > width - 1:
@@ -153,7 +153,7 @@ def fold(line: str, width: int) -> list[str]:
         end = _row_end(text, position, max(width - indent, 2))
         rows.append(" " * indent + text[position:end].rstrip())
         position = end
-        # Cutting off the rest instead would copy a long line once a row.
+        # Slicing the text instead would copy a long line once per row.
         while position < len(text) and text[position].isspace():
             position += 1
         # Only the first break indents, so that deep JSON does not run off the screen.
@@ -200,8 +200,8 @@ def bar(part: Decimal, total: Decimal, width: int) -> str:
     if not total or part <= 0:
         return ""
     eighths = max(1, int(part / total * width * _EIGHTHS_PER_CELL))
-    full, rest = divmod(eighths, _EIGHTHS_PER_CELL)
-    return _EIGHTHS[-1] * full + (_EIGHTHS[rest] if rest else "")
+    full_cells, partial = divmod(eighths, _EIGHTHS_PER_CELL)
+    return _EIGHTHS[-1] * full_cells + (_EIGHTHS[partial] if partial else "")
 
 
 def count(number: int, noun: str) -> str:

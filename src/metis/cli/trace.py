@@ -45,7 +45,7 @@ _MINUTE_S = 60
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """One thing that happened in a session."""
+    """One step of a session: a message, a tool call, a routing decision or a journal entry."""
 
     at: datetime
     what: str
@@ -104,9 +104,9 @@ def _print(record: SessionRecord, steps: Sequence[Step]) -> None:
 def _format_elapsed(seconds: float) -> str:
     if seconds < _MINUTE_S:
         return f"{max(seconds, 0):.2f} s"
-    minutes, rest = divmod(int(seconds), _MINUTE_S)
+    minutes, remainder = divmod(int(seconds), _MINUTE_S)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
 def trace_steps(history: Iterable[AnyEntry]) -> Iterator[Step]:
@@ -127,7 +127,7 @@ def _message_steps(message: Message) -> Iterator[Step]:
     text = " ".join(block.text for block in message.content if isinstance(block, TextBlock))
     thinking = [block for block in message.content if isinstance(block, ThinkingBlock)]
     for block in message.content:
-        # A result comes before the response that it led to, as it happened.
+        # A result precedes the text of its message: the model wrote the text after it.
         if isinstance(block, ToolResultBlock):
             result = "\n".join(render_block(part) for part in block.content)
             what = "failed" if block.is_error else "result"

@@ -32,7 +32,7 @@ from metis.store.entries import AnyEntry, MessageEntry
 from metis.store.threads import Threads
 from metis.tools.builtin import BUILTINS
 
-# The format of metis itself: it holds everything, and `metis import` reads it back.
+# The format of metis itself: lossless, and `metis import` reads it back.
 JSONL = "jsonl"
 METIS_FORMATS = frozenset({JSONL, "metis"})
 
@@ -51,7 +51,7 @@ def export_formats() -> tuple[str, ...]:
 async def write_export(  # noqa: PLR0913 - the options of the command
     store: Store,
     session_name: str,
-    form: str,
+    format_name: str,
     target: IO[bytes],
     *,
     share: bool = False,
@@ -59,49 +59,53 @@ async def write_export(  # noqa: PLR0913 - the options of the command
 ) -> int:
     """Write a session in a format; each loss is a line on standard error."""
     record = await find_session(store, session_name)
-    exported = await export_session(store, record, form)
+    exported = await export_session(store, record, format_name)
     data, redacted = exported.data, list[Redacted]()
     if share:
         data, redacted = redact(data, [os.environ.get("HOME", "")])
     write_file(target, data)
     if as_json:
         path = getattr(target, "name", "-")
-        facts = {"path": "-" if path == "<stdout>" else str(path)}
-        report: dict[str, object] = {**facts, "losses": exported.losses}
+        report: dict[str, object] = {
+            "path": "-" if path == "<stdout>" else str(path),
+            "losses": exported.losses,
+        }
         if share:
             report["redacted"] = redacted
         echo_json(msgspec.json.encode(report), err=path == "<stdout>")
         return 0
-    for one in redacted:
-        echo(f"removed: {one.kind}, {count(one.count, 'time')}, line {one.first_line}", err=True)
-    # The losses name messages by id; people count them.
+    for item in redacted:
+        echo(f"removed: {item.kind}, {count(item.count, 'time')}, line {item.first_line}", err=True)
+    # Losses name messages by id; the printed lines name them by position.
     numbers = message_numbers(await store.messages(record.id))
     for loss in exported.losses:
         echo(loss_line(loss, numbers), err=True)
     return 0
 
 
-async def export_session(store: Store, record: SessionRecord, form: str) -> ExportedFile:
-    """Return a session in a format, with what the format cannot hold.
+async def export_session(store: Store, record: SessionRecord, format_name: str) -> ExportedFile:
+    """Return a session in a format, and the losses.
 
-    Only the messages on the way to the newest one are written: what was rewound stays in the store.
-    A program gets back all that came from it.
+    Only the messages on the path to the newest one are written: rewound messages stay in the store.
+    A session that was imported from a program is written with everything that came from its file.
     """
-    if form in METIS_FORMATS:
+    if format_name in METIS_FORMATS:
         return ExportedFile(b"".join(line + b"\n" for line in await store.export(record.id)))
     history = await store.history(record.id)
     messages = Threads(history).path()
-    if form in WRITERS:
+    if format_name in WRITERS:
         tools = [tool().definition for tool in BUILTINS]
-        return WRITERS[form](Conversation(record, messages, tools))
-    if form in interchange.formats():
+        return WRITERS[format_name](Conversation(record, messages, tools))
+    if format_name in interchange.formats():
         # A rewind keeps the removed messages in the journal, and they are not part of the
         # conversation.
         active = {message.id for message in messages}
-        document = interchange.dump(form, [entry for entry in history if _is_active(entry, active)])
+        document = interchange.dump(
+            format_name, [entry for entry in history if _is_active(entry, active)]
+        )
         return ExportedFile(document.data, tuple(document.losses))
     options = WriteOptions(cwd=record.workspace_path, model=record.active_model)
-    written = write_session(session_format(form), history, options)
+    written = write_session(session_format(format_name), history, options)
     return ExportedFile(written.data, tuple(written.losses))
 
 
@@ -113,7 +117,7 @@ def _is_active(entry: AnyEntry, message_ids: set[str]) -> bool:
 
 
 class ImportReport(msgspec.Struct, frozen=True):
-    """What became of one session of a file."""
+    """The result of importing one session of a file."""
 
     session: str
     format: str
@@ -128,7 +132,7 @@ async def read_import(  # noqa: PLR0913 - the options of the command
     store: Store,
     paths: Sequence[str],
     *,
-    form: str | None,
+    format_name: str | None,
     new_ids: bool,
     watch: bool = False,
     as_json: bool = False,
@@ -137,17 +141,19 @@ async def read_import(  # noqa: PLR0913 - the options of the command
     if watch and "-" in paths:
         raise click.UsageError("--watch follows files; standard input is read once")
     file_states: dict[str, tuple[int, int]] = {}
-    exit_code = await _import_changed(store, paths, form, new_ids, file_states, as_json=as_json)
-    while watch:
+    while True:
+        exit_code = await _import_changed(
+            store, paths, format_name, new_ids, file_states, as_json=as_json
+        )
+        if not watch:
+            return exit_code
         await asyncio.sleep(_WATCH_INTERVAL_S)
-        exit_code = await _import_changed(store, paths, form, new_ids, file_states, as_json=as_json)
-    return exit_code
 
 
 async def _import_changed(  # noqa: PLR0913 - the options of the command
     store: Store,
     paths: Sequence[str],
-    form: str | None,
+    format_name: str | None,
     new_ids: bool,  # noqa: FBT001 - handed on
     file_states: dict[str, tuple[int, int]],
     *,
@@ -164,7 +170,9 @@ async def _import_changed(  # noqa: PLR0913 - the options of the command
             file_count += 1
             sessions = count(session_count, "session")
             status.show(f"{sessions} imported, reading file {file_count}: {source.name}")
-            reports = import_source(store, source, form=form, new_ids=new_ids, is_named=is_named)
+            reports = import_source(
+                store, source, format_name=format_name, new_ids=new_ids, is_named=is_named
+            )
             try:
                 async for report in reports:
                     session_count += 1
@@ -215,16 +223,16 @@ async def import_source(
     store: Store,
     source: Source,
     *,
-    form: str | None = None,
+    format_name: str | None = None,
     new_ids: bool = False,
     is_named: bool = True,
 ) -> AsyncIterator[ImportReport]:
     """Store the sessions of a file, and yield a report for each."""
     handler: SessionFormat | None = None
-    if form not in (*METIS_FORMATS, *_document_names()):
-        handler = _handler(source, form, is_named=is_named)
+    if format_name not in (*METIS_FORMATS, *_document_names()):
+        handler = _handler(source, format_name, is_named=is_named)
     if handler is None:
-        yield await _import_document(store, source, form or JSONL, new_ids=new_ids)
+        yield await _import_document(store, source, format_name or JSONL, new_ids=new_ids)
         return
     for session in handler.read(source):
         yield await _import(store, session, source)
@@ -248,34 +256,34 @@ def _document_names() -> tuple[str, ...]:
     return tuple(name for name in interchange.formats() if name not in session_formats())
 
 
-def _handler(source: Source, form: str | None, *, is_named: bool) -> SessionFormat | None:
-    """Return the format of a file; None for what is read as an export of metis."""
-    if form is not None:
-        return session_format(form)
+def _handler(source: Source, format_name: str | None, *, is_named: bool) -> SessionFormat | None:
+    """Return the format of a file; None if it is read as an export of metis."""
+    if format_name is not None:
+        return session_format(format_name)
     try:
         return detect_format(source)
     except UnknownFormatError:
         first = source.sample_records(1)
-        # In a directory only what begins as an export of metis is read as one.
+        # A directory contains other JSON files; only one that begins like an export is read.
         if not is_named and not (first and "session" in first[0]):
             raise
         return None
 
 
 async def _import_document(
-    store: Store, source: Source, form: str, *, new_ids: bool
+    store: Store, source: Source, format_name: str, *, new_ids: bool
 ) -> ImportReport:
     data = source.read()
     losses: Sequence[Loss] = ()
-    if form in METIS_FORMATS:
-        form = JSONL
+    if format_name in METIS_FORMATS:
+        format_name = JSONL
         session = await _import_jsonl(store, data, new_ids=new_ids)
     else:
-        document = interchange.load(form, data)
+        document = interchange.load(format_name, data)
         losses = document.losses
         session = await store.import_entries(document.entries, workspace_path=Path.cwd())
     number = len(await store.messages(session.id))
-    return ImportReport(session.id, form, number, losses, source.name, number)
+    return ImportReport(session.id, format_name, number, losses, source.name, number)
 
 
 async def _print_report(store: Store, report: ImportReport, *, as_json: bool) -> None:

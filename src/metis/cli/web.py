@@ -74,7 +74,7 @@ async def _serve(
         config = uvicorn.Config(
             viewer,
             lifespan="off",
-            access_log=False,  # it would hold the token
+            access_log=False,  # URLs in it would contain the token
             log_config=None,
             server_header=False,
             # A page that follows a conversation never ends by itself.
@@ -84,7 +84,7 @@ async def _serve(
         echo("Only this machine can open it; Ctrl-C ends it.", err=True)
         if opens_browser:
             webbrowser.open(address)
-        # The whole index may take a while; pages show what is there.
+        # Indexing a large store takes a while; meanwhile pages show the sessions that are indexed.
         reading = asyncio.create_task(index.refresh())
         try:
             await uvicorn.Server(config).serve([listening])
@@ -97,7 +97,7 @@ async def _serve(
 
 
 class _Replayer:
-    """Asks models for another response to a history, in a store of its own that is deleted."""
+    """Requests another response to a history, in a temporary store that is deleted."""
 
     def __init__(self, loaded: LoadedSettings, paths: UserPaths) -> None:
         self._loaded = loaded
@@ -117,11 +117,13 @@ class _Replayer:
         session_id = new_session_id()
         with TemporaryDirectory(prefix="metis-") as directory:
             async with Metis(f"sqlite:///{directory}/replay.db", options) as library:
-                entries = [entry_of(replace(one, session_id=session_id)) for one in messages]
+                entries = [
+                    entry_of(replace(message, session_id=session_id)) for message in messages
+                ]
                 await library.store.import_entries(entries)
                 session = await library.resume(session_id)
                 events = session.respond(model=SIMULATED_MODEL if is_simulated else model)
-                message = (await collect_reply(events, session_id)).message
-        if message is None:
-            raise NoTurnError("the model gave no response")
-        return message
+                response = (await collect_reply(events, session_id)).message
+        if response is None:
+            raise NoTurnError("the model returned no response")
+        return response

@@ -79,8 +79,8 @@ def diff(source: IO[bytes], first: str, second: str, from_name: str | None, *, j
 def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str | None) -> int:
     """Check recorded exchanges (JSONL) against the round-trip rules.
 
-    Prints each finding as file:line: what: where and why, then a summary. Exits with 1 if a rule
-    was broken. docs/recordings.md describes the files.
+    Prints each finding as `file:line: kind: place and reason`, then a summary. Exits with 1 if a
+    rule was broken. docs/recordings.md describes the files.
     """
     from metis.cli.verify import print_verdicts
 

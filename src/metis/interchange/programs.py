@@ -27,7 +27,7 @@ class Program(NamedTuple):
     """Returns the directory of the sessions, from the home directory and the environment."""
     pattern: str
     """Matches the session files below it."""
-    place: Callable[[Path, str, str, datetime], Path] | None = None
+    new_path: Callable[[Path, str, str, datetime], Path] | None = None
     """Returns the file of a new session, from the directory, its id, its folder and the time."""
     resume: Sequence[str] = ()
     """The command that continues a session, with `{id}` and `{path}` for those of the session."""
@@ -55,7 +55,7 @@ def _directory(variable: str, *names: str, below: Sequence[str] = ()) -> Callabl
     return root
 
 
-def _claude_place(root: Path, foreign_id: str, cwd: str, _: datetime) -> Path:
+def _claude_path(root: Path, foreign_id: str, cwd: str, _: datetime) -> Path:
     return root / claude_directory(cwd) / f"{foreign_id}.jsonl"
 
 
@@ -64,13 +64,13 @@ def claude_directory(cwd: str) -> str:
     return _NOT_IN_A_NAME.sub("-", cwd)
 
 
-def _codex_place(root: Path, foreign_id: str, _: str, now: datetime) -> Path:
+def _codex_path(root: Path, foreign_id: str, _: str, now: datetime) -> Path:
     local = now.astimezone()
     name = f"rollout-{local:%Y-%m-%dT%H-%M-%S}-{foreign_id}.jsonl"
     return root / f"{local:%Y}" / f"{local:%m}" / f"{local:%d}" / name
 
 
-def _gemini_place(root: Path, foreign_id: str, cwd: str, now: datetime) -> Path:
+def _gemini_path(root: Path, foreign_id: str, cwd: str, now: datetime) -> Path:
     utc = now.astimezone(UTC)
     name = f"session-{utc:%Y-%m-%dT%H-%M}-{foreign_id[:8]}.jsonl"
     return root / _gemini_project(root, cwd) / "chats" / name
@@ -93,11 +93,11 @@ def _gemini_prepare(root: Path, cwd: str) -> None:
         write_new_file(marker, cwd.encode())
 
 
-def _opencode_place(root: Path, foreign_id: str, _: str, __: datetime) -> Path:
+def _opencode_path(root: Path, foreign_id: str, _: str, __: datetime) -> Path:
     return root / "handoff" / f"{foreign_id}.json"
 
 
-def _pi_place(root: Path, foreign_id: str, cwd: str, now: datetime) -> Path:
+def _pi_path(root: Path, foreign_id: str, cwd: str, now: datetime) -> Path:
     folder = re.sub(r"[/\\:]", "-", cwd.lstrip("/\\"))
     utc = now.astimezone(UTC)
     moment = f"{utc:%Y-%m-%dT%H-%M-%S}-{utc.microsecond // 1000:03}Z"
@@ -110,7 +110,7 @@ PROGRAMS: Sequence[Program] = (
         "claude-code",
         _directory("CLAUDE_CONFIG_DIR", ".claude", below=("projects",)),
         "*/*.jsonl",
-        _claude_place,
+        _claude_path,
         ("claude", "--resume", "{id}"),
     ),
     Program(
@@ -118,7 +118,7 @@ PROGRAMS: Sequence[Program] = (
         "codex",
         _directory("CODEX_HOME", ".codex", below=("sessions",)),
         "*/*/*/rollout-*.jsonl*",
-        _codex_place,
+        _codex_path,
         ("codex", "resume", "{id}"),
     ),
     Program(
@@ -126,7 +126,7 @@ PROGRAMS: Sequence[Program] = (
         "gemini-cli",
         _directory("GEMINI_CLI_HOME", ".gemini", below=("tmp",)),
         "*/chats/session-*.json*",
-        _gemini_place,
+        _gemini_path,
         ("gemini", "--resume", "{id}"),
         _gemini_prepare,
     ),
@@ -135,7 +135,7 @@ PROGRAMS: Sequence[Program] = (
         "opencode",
         _directory("XDG_DATA_HOME", ".local", "share", below=("opencode",)),
         "storage/session/*/*.json",
-        _opencode_place,
+        _opencode_path,
         ("sh", "-c", "opencode import {path} && exec opencode --session {id}"),
         new_id=lambda: f"ses_{new_ulid().lower()}",
     ),
@@ -144,7 +144,7 @@ PROGRAMS: Sequence[Program] = (
         "pi",
         _directory("PI_CODING_AGENT_DIR", ".pi", "agent", below=("sessions",)),
         "*/*.jsonl",
-        _pi_place,
+        _pi_path,
         ("pi", "--session", "{path}"),
     ),
     # Sessions of the others are only read.
@@ -198,9 +198,9 @@ def program(name: str) -> Program:
         UnknownFormatError: sessions cannot be handed to it.
     """
     for one in PROGRAMS:
-        if name in (one.name, one.format) and one.place is not None:
+        if name in (one.name, one.format) and one.new_path is not None:
             return one
-    names = [one.name for one in PROGRAMS if one.place is not None]
+    names = [one.name for one in PROGRAMS if one.new_path is not None]
     raise UnknownFormatError(name, [*names, "metis"])
 
 

@@ -230,7 +230,7 @@ class ConversationPages:
         values = {
             "title": "Continue elsewhere",
             "session": await self._store.session(session_id),
-            "programs": [program.name for program in PROGRAMS if program.place is not None],
+            "programs": [program.name for program in PROGRAMS if program.new_path is not None],
         }
         return Content(template="resume.html", values=values)
 

@@ -23,9 +23,9 @@ from metis.version import __version__
 
 log = logging.getLogger("metis.chat")
 
-# How long nothing else runs, so that the first prompt appears at once.
-FIRST_DRAW_S = 0.1
-# The exit code of a program that SIGTERM ended.
+# The delay before modules are preloaded, so that the first prompt appears at once.
+PRELOAD_DELAY_S = 0.1
+# The exit code that shells report for a program that SIGTERM ended.
 TERMINATED = 143
 
 # Modules that the first response needs and the first prompt does not.
@@ -90,9 +90,9 @@ class Chat:
             yield
 
     async def _prepare(self) -> None:
-        """Load what the first response needs while the user writes; without it, that is slower."""
+        """Preload modules and the library while the user types; a failure only costs time later."""
         try:
-            await asyncio.sleep(FIRST_DRAW_S)
+            await asyncio.sleep(PRELOAD_DELAY_S)
             await asyncio.to_thread(_preload)
             await self._state.library.prepare()
         except (MetisError, OSError) as error:
@@ -103,8 +103,8 @@ class Chat:
             self._is_leaving = False
             try:
                 with self._state.keyboard.typed_ahead():
-                    goes_on = await self._run(text)
-                if not goes_on:
+                    continues = await self._run(text)
+                if not continues:
                     break
             # An error in one command must not end the chat.
             except Exception as error:
@@ -136,7 +136,7 @@ class Chat:
                 self._screen.print("Press Ctrl-C again, or Ctrl-D, to leave", "dim")
 
     async def _run(self, text: str) -> bool:
-        """Run a command or send a prompt; return whether the chat goes on."""
+        """Run a command or send a prompt; return whether the chat continues."""
         if not text.strip():
             return True
         if text.startswith("/"):
@@ -152,7 +152,7 @@ class Chat:
         return True
 
     async def _run_command(self, text: str) -> bool:
-        """Run a command, which Ctrl-C stops; return whether the chat goes on."""
+        """Run a command, which Ctrl-C stops; return whether the chat continues."""
         self._command_task = task = asyncio.create_task(run_command(self._state, text))
         try:
             return await task
@@ -166,7 +166,7 @@ class Chat:
 
     def _stop(self) -> None:
         """Handle Ctrl-C as a signal: stop what runs, else interrupt the prompt."""
-        # A question has precedence over the turn that waits for it.
+        # A confirmation question is answered first: the turn waits for it.
         task, state = self._command_task, self._state
         if state.keyboard.interrupt() or state.display.stop() or (task and task.cancel()):
             return

@@ -31,10 +31,10 @@ _VERDICT_TEXTS = {
 # Rows below a page: an empty one, and the question, which may take two in a narrow terminal.
 _QUESTION_ROWS = 3
 _MIN_PAGE_ROWS = 4
-# Larger files are shown as they will be, since comparing them takes long.
+# Larger files are shown as they will be: a diff of them takes seconds.
 _MAX_DIFF_BYTES = 200_000
 _MAX_DIFF_LINES = 2_000
-# More marks in one text are shown without a style: each style costs time.
+# Further hidden characters of a text are shown without a style: each style costs time.
 _MAX_MARKS = 1_000
 _INDENT = "    "
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -70,7 +70,7 @@ class ConfirmationDialog:
     async def _show(self, rows: Sequence[Text], notes: Sequence[Text]) -> Answer | None:
         """Show all rows; return an answer if the user denies the call before the last page."""
         start = 0
-        # A plain screen has no pages, and a pipe nobody who turns them.
+        # A plain screen, such as a pipe, cannot wait for a key between pages.
         size = len(rows) if self._screen.is_plain else self._page_size(len(notes))
         while len(rows) - start > size:
             self._screen.write(rows[start : start + size])

@@ -24,7 +24,7 @@ class KeyKeyboard:
     """
 
     async def key(self, message: str, keys: str) -> str:
-        """Return one of some keys, as soon as it is pressed after the question appeared."""
+        """Return the first of `keys` that is pressed after the question has appeared."""
         # The prompt shows most control characters by itself, but not those that reverse text.
         text = visible_controls(message)
         session = PromptSession[str](text, key_bindings=_bindings(keys), erase_when_done=True)
@@ -63,7 +63,7 @@ class LineKeyboard:
         self._waiting: asyncio.Future[bytes] | None = None
 
     async def key(self, message: str, keys: str) -> str:
-        """Return one of some keys, which begins a line."""
+        """Return the first character of the next line that begins with one of `keys`."""
         discard_typed_input()
         while True:
             key = (await self.line(message)).strip().lower()[:1]
@@ -129,10 +129,10 @@ def keyboard_of(screen: Screen) -> Keyboard:
 
 @contextlib.contextmanager
 def paste_mode() -> Generator[None]:
-    """Let the terminal mark pastes until the end, also while no prompt is open.
+    """Keep bracketed paste on until the end, also while no prompt is open.
 
-    Each prompt switches the marks off when it ends. What was pasted while an answer arrives would
-    then be one question per line.
+    prompt_toolkit switches it off after each prompt. Text that is pasted while an answer arrives
+    would then be sent as one question per line.
     """
     output = get_app_session().output
     switch_off = output.disable_bracketed_paste
@@ -153,7 +153,7 @@ def _do_nothing() -> None:
 
 def _bindings(keys: str) -> KeyBindings:
     bindings = KeyBindings()
-    # Without it, other keys would be inserted as text behind the question.
+    # Without this binding other keys would be inserted as text after the question.
     bindings.add("<any>")(_ignore)
     for key in keys:
         bindings.add(key)(_choose)

@@ -31,7 +31,8 @@ _MIN_WIDTH = 8
 MAX_PIECE = 16_000
 # How far a piece may be shortened to end at a space.
 _CUT_WINDOW = 200
-# A block with more signs of Markdown is drawn as it is: the parser needs 0.15 ms for each bracket.
+# A block with more Markdown characters is drawn as plain text: the parser takes 0.15 ms for each
+# bracket.
 _MAX_BRACKETS = 200
 _MAX_PIPES = 2_000
 _MAX_SIGNS = 1_000
@@ -40,14 +41,14 @@ _MAX_LINES = 500
 # Longer code is drawn without colours: a lexer may take any time for a line.
 _MAX_HIGHLIGHTED_LINE = 1_000
 _MAX_HIGHLIGHTED = 2_000
-# So many characters of a response go through a lexer, some of them several times: a thousand take 3
-# milliseconds or more, and so does starting thirty lexers. The rest of its code has no colours.
+# How many characters of a response a lexer may process, counting repetitions: a thousand take 3
+# milliseconds or more, and so does starting thirty lexers. Code after that has no colours.
 _MAX_LEXED = 250_000
 _LEXER_START = 100
 
-# What a response may cost, in units of about 15 microseconds. Then its lines are written as they
-# are: 500,000 lines of one character would take a quarter of a minute. A response of 500 kB of
-# ordinary Markdown costs less.
+# How much drawing time a response may take, in units of about 15 microseconds. Later lines are
+# written as plain text: 500,000 lines of one character would take 15 seconds. 500 kB of ordinary
+# Markdown stay below the limit.
 _COST_LIMIT = 50_000
 _LINE_COST = 2
 _BLOCK_COST = 8
@@ -80,7 +81,7 @@ class Piece(Struct, frozen=True, kw_only=True):
 
 
 class MarkdownSplitter:
-    """Takes text as it arrives and gives the pieces that are finished."""
+    """Splits text into finished pieces as it arrives."""
 
     def __init__(self) -> None:
         self._partial_line = ""
@@ -114,7 +115,7 @@ class MarkdownSplitter:
         return [*pieces, Piece(kind="lines", text=visible_controls(text))]
 
     def end(self) -> list[Piece]:
-        """Return everything that is left, for the text is complete."""
+        """Return the remaining pieces: the text is complete."""
         pieces: list[Piece] = []
         if self._partial_line:
             is_parsed = self._cost <= _COST_LIMIT
@@ -127,7 +128,7 @@ class MarkdownSplitter:
     def tail(self) -> list[Piece]:
         """Return what is not finished, as if the text ended here."""
         copy = MarkdownSplitter()
-        # The copy shares nothing that ending it could change.
+        # `_lines` is copied because `end` changes it; the other fields are immutable.
         copy.__dict__.update(self.__dict__, _lines=[*self._lines])
         return copy.end()
 
@@ -214,13 +215,13 @@ class MarkdownSplitter:
         marker = _ITEM.match(self._lines[0])
         depth = len(marker[1]) + len(marker[2]) + 1 if marker else 0
         indent = len(line) - len(line.lstrip())
-        # Models often indent by less than CommonMark asks for.
+        # Models often indent by less than CommonMark requires.
         return indent >= min(depth, 2 if _is_bullet(self._lines[0]) else 3)
 
     def _add_code_line(self, line: str) -> list[Piece]:
         fence = self._fence or ""
-        bare = line.strip()
-        if bare.startswith(fence) and not bare.strip(fence[0]):
+        stripped = line.strip()
+        if stripped.startswith(fence) and not stripped.strip(fence[0]):
             self._fence = None
             return []
         number = self._code_line_count

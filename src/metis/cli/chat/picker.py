@@ -33,7 +33,8 @@ class Choice(Struct, frozen=True):
 def fuzzy_score(pattern: str, text: str) -> int | None:
     """Return how well a text matches the words of a pattern, less is better; None if it does not.
 
-    A word matches where it stands, or if its letters follow each other with gaps.
+    A word matches as a substring, which scores its position, or as a subsequence of letters, which
+    scores 1000 plus the length of the gaps.
 
     >>> fuzzy_score("son", "claude-sonnet"), fuzzy_score("cls", "claude-sonnet")
     (7, 1006)
@@ -109,18 +110,18 @@ class Picker:
         first = max(min(self._index - MAX_ROWS // 2, len(self._matching) - MAX_ROWS), 0)
         shown = self._matching[first : first + MAX_ROWS]
         label_width = min(
-            max((cell_width(_safe(one.label)) for one in shown), default=0), width // 2
+            max((cell_width(_safe(choice.label)) for choice in shown), default=0), width // 2
         )
         fragments: StyleAndTextTuples = []
         for number, choice in enumerate(shown, first):
             is_current = number == self._index
             label = one_line(_safe(choice.label), label_width)
             padding = " " * (label_width - cell_width(label) + _GAP)
-            rest = max(width - label_width - _GAP - 2, 0)
+            detail_width = max(width - label_width - _GAP - 2, 0)
             style = "class:current" if is_current else ""
             fragments += [
                 (style, f"{'›' if is_current else ' '} {label}{padding}"),  # noqa: RUF001 - the mark of the prompt
-                ("class:detail", f"{one_line(_safe(choice.detail), rest)}\n"),
+                ("class:detail", f"{one_line(_safe(choice.detail), detail_width)}\n"),
             ]
         hint = _HELP if self._matching else f"nothing matches · {_HELP}"
         more = len(self._matching) - len(shown)

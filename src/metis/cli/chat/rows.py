@@ -16,7 +16,7 @@ _console = Console(file=None, width=80, color_system=None, legacy_windows=False)
 
 def wrap(text: Text, width: int) -> list[Text]:
     """Break a text into rows at spaces; a word that is too long is broken anywhere."""
-    width = max(width, 1)  # in a very narrow terminal nothing may be left for a column
+    width = max(width, 1)  # a very narrow terminal may leave no cell for a column
     if not text.spans:
         return _wrap_unstyled(text.plain, width, text.style)
     rows: list[Text] = []
@@ -36,13 +36,13 @@ def _wrap_unstyled(text: str, width: int, style: str | Style) -> list[Text]:
     """Break a text of one style; rich takes twenty times as long for a short line."""
     rows: list[Text] = []
     for line in text.split("\n"):
-        bare = line.rstrip()
-        if not bare:
+        stripped = line.rstrip()
+        if not stripped:
             rows.append(Text())
-        elif bare[0] == " " or not SINGLE_CELLS.fullmatch(bare):
+        elif stripped[0] == " " or not SINGLE_CELLS.fullmatch(stripped):
             rows += _wrap_styled(Text(line, style), width)
         else:
-            rows += [Text(part, style) for part in _parts(bare, width)]
+            rows += [Text(part, style) for part in _parts(stripped, width)]
     return rows
 
 
@@ -85,12 +85,12 @@ def table_rows(
     width: int,
     *,
     right: Collection[int] = (),
-    whole: Collection[int] = (),
+    unbroken: Collection[int] = (),
 ) -> list[Text]:
     """Return the rows of a table with its head; the columns in `right` are right-aligned.
 
-    A cell of a column in `whole`, such as an id to copy, is not broken: if it is too long, it has
-    a line of its own.
+    A cell of a column in `unbroken`, such as an id to copy, is not wrapped: if it is too long, it
+    gets a separate line.
     """
     head, *body = cells or [[]]
     widths = _column_widths(cells, width)
@@ -98,16 +98,16 @@ def table_rows(
     return [
         *_aligned(head, widths, right),
         rule,
-        *(line for row in body for line in _whole_lines(row, widths, right, whole)),
+        *(line for row in body for line in _row_lines(row, widths, right, unbroken)),
     ]
 
 
-def _whole_lines(
-    row: Sequence[Text], widths: Sequence[int], right: Collection[int], whole: Collection[int]
+def _row_lines(
+    row: Sequence[Text], widths: Sequence[int], right: Collection[int], unbroken: Collection[int]
 ) -> list[Text]:
-    long = {n for n in whole if n < len(row) and cell_width(row[n].plain) > widths[n]}
-    rest = [Text() if column in long else cell for column, cell in enumerate(row)]
-    return [*(row[column] for column in sorted(long)), *_aligned(rest, widths, right)]
+    too_long = {n for n in unbroken if n < len(row) and cell_width(row[n].plain) > widths[n]}
+    others = [Text() if column in too_long else cell for column, cell in enumerate(row)]
+    return [*(row[column] for column in sorted(too_long)), *_aligned(others, widths, right)]
 
 
 def column_rows(
@@ -129,7 +129,7 @@ def _column_widths(cells: Sequence[Sequence[Text]], width: int) -> list[int]:
     available = width - GAP * (column_count - 1)
     if sum(widths) <= available:
         return widths
-    # The largest width that all columns can have; a search, for a cell may be very wide.
+    # The largest width that all columns can have, by bisection: a cell may be megabytes wide.
     low, high = _MIN_COLUMN_WIDTH, max(widths)
     while low < high:
         middle = (low + high + 1) // 2
@@ -138,12 +138,12 @@ def _column_widths(cells: Sequence[Sequence[Text]], width: int) -> list[int]:
         else:
             high = middle - 1
     narrowed = [min(size, low) for size in widths]
-    rest = available - sum(narrowed)
-    # What is left goes to the last of the narrowed columns, one cell each.
+    remaining = available - sum(narrowed)
+    # Remaining cells go to the last of the narrowed columns, one each.
     for column in reversed(range(column_count)):
-        if rest > 0 and widths[column] > low:
+        if remaining > 0 and widths[column] > low:
             narrowed[column] += 1
-            rest -= 1
+            remaining -= 1
     return narrowed
 
 

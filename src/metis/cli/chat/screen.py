@@ -179,8 +179,8 @@ class Screen:
         colour_system = _COLOUR_SYSTEMS.get(self._console.color_system or "")
         # rich renders a text without spans without its base style, so that is added here.
         base = self._console.get_style(row.style)
-        # The border of the chat: texts are made visible before their width is measured, and again
-        # here, where nothing passes by. Segments are usually printable, and that check is fast.
+        # Every text of the chat passes here. Control characters were made visible before the width
+        # was measured; this second pass is the guarantee, and fast for printable segments.
         return "".join(
             self.theme.recolour(base + (segment.style or Style.null())).render(
                 visible_controls(segment.text), color_system=colour_system

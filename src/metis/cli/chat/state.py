@@ -100,7 +100,7 @@ class ChatState:
 
     @property
     def model(self) -> str | None:
-        """The model that answers next, as far as it is known."""
+        """The model that answers next; None if no model is chosen yet."""
         return None if self.window is None else self.window.model
 
     async def start_new(self, model: str | None) -> None:
@@ -154,7 +154,7 @@ class ChatState:
             await self.display.show(view, events)
         except asyncio.CancelledError:
             view.end(STOPPED)
-            # Ctrl-C cancels only the turn; SIGTERM cancels the chat, and has to go on.
+            # Ctrl-C cancels only the turn; SIGTERM cancels the chat, so the error is raised again.
             if is_cancelling():
                 raise
         except Exception as error:

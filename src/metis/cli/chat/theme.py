@@ -3,7 +3,7 @@
 Text is styled with the sixteen colours of the terminal, so that it follows the user's own scheme. A
 colour without contrast to the background, such as the yellow of most schemes on white, is replaced.
 The terminal is asked for its colours (OSC 11 and OSC 4). Nothing waits for the reply: it arrives
-among the keys, is taken out of them, and counts from then on.
+among the keys, is removed from them, and applies to everything that is drawn later.
 """
 
 import contextlib
@@ -55,11 +55,11 @@ _ON_DARK: Mapping[int, Rgb] = {
     7: (208, 208, 208),
 }
 
-# Everything is asked that metis or the highlighting of code uses; attributes come last, because
-# every terminal answers that question, and so it ends the wait for the others.
-_QUESTIONS = "\x1b]11;?\x1b\\" + "".join(f"\x1b]4;{n};?\x1b\\" for n in range(1, 16)) + "\x1b[c"
-# These print the question instead of answering it.
-_UNABLE = re.compile(r"linux|cons25|vt\d|eterm|ansi", re.IGNORECASE)
+# Asks for the background and every colour that metis or the code highlighting uses. The device
+# attributes come last: every terminal reports them, so their reply ends the wait for the others.
+_QUERIES = "\x1b]11;?\x1b\\" + "".join(f"\x1b]4;{n};?\x1b\\" for n in range(1, 16)) + "\x1b[c"
+# Values of TERM whose terminals print the queries instead of answering them.
+_UNSUPPORTED_TERM = re.compile(r"linux|cons25|vt\d|eterm|ansi", re.IGNORECASE)
 _REPLY = re.compile(
     r"\x1b\](?:11|4;(\d{1,2}));rgba?:([0-9a-f]{1,4})/([0-9a-f]{1,4})/([0-9a-f]{1,4})"
     r"(?:/[0-9a-f]{1,4})?(?:\x07|\x1b\\)|(\x1b\[\?[\d;]{0,64}c)",
@@ -69,7 +69,7 @@ _PARTIAL_REPLY = re.compile(
     r"\x1b(?:\](?:[\d;]{0,5}|[\d;]{2,5};r?g?b?a?:?[0-9a-f/]{0,20}\x1b?)|\[(?:\?[\d;]{0,64})?)\Z",
     re.IGNORECASE,
 )
-# How long leaving waits for an outstanding reply, which the shell would take for typed text.
+# How long the end of the chat waits for a reply, which the shell would take for typed text.
 _LAST_WAIT_S = 0.2
 
 
@@ -81,7 +81,7 @@ class Theme:
         self._styles: dict[Style, Style] = {}
         variables: Mapping[str, str] = {} if environment is None else environment
         background = _named_background(name, variables)
-        self.may_ask = name == "auto" and not _UNABLE.match(variables.get("TERM", ""))
+        self.may_ask = name == "auto" and not _UNSUPPORTED_TERM.match(variables.get("TERM", ""))
         """Whether the terminal decides, so that it is asked."""
         if background is not None:
             self.use(background, {})
@@ -152,13 +152,13 @@ def _named_background(name: str, environment: Mapping[str, str]) -> Rgb | None:
 
 
 class ReplyFilter:
-    """Takes the replies of the terminal out of what is typed."""
+    """Removes the terminal's replies from the input."""
 
     def __init__(self, theme: Theme) -> None:
         self._theme = theme
         self._background: Rgb | None = None
         self._palette: dict[int, Rgb] = {}
-        self._rest = ""
+        self._partial_reply = ""
         self._ends_in_escape = False
         self.is_waiting = True
         """Whether a reply may still arrive."""
@@ -167,17 +167,18 @@ class ReplyFilter:
         """Return what the user typed; the beginning of a reply waits for its end."""
         if not self.is_waiting or not text:
             return text
-        # A lone Esc is passed on at once; if a reply follows, that has no Esc any more.
-        prefix = "\x1b" if self._ends_in_escape and not self._rest else ""
-        waiting = prefix + self._rest + text
-        typed = _REPLY.sub(self._take, waiting)
+        # A lone Esc is passed on at once, since it may be a key; if a reply follows, its Esc is
+        # added again.
+        prefix = "\x1b" if self._ends_in_escape and not self._partial_reply else ""
+        received = prefix + self._partial_reply + text
+        typed = _REPLY.sub(self._handle_reply, received)
         partial = _PARTIAL_REPLY.search(typed) if self.is_waiting else None
-        self._rest = "" if partial is None else typed[partial.start() :]
+        self._partial_reply = "" if partial is None else typed[partial.start() :]
         typed = typed if partial is None else typed[: partial.start()]
         self._ends_in_escape = typed.endswith("\x1b")
         return typed.removeprefix(prefix)
 
-    def _take(self, reply: re.Match[str]) -> str:
+    def _handle_reply(self, reply: re.Match[str]) -> str:
         number, *parts, attributes = reply.groups()
         if attributes is not None:
             self.is_waiting = False
@@ -196,11 +197,11 @@ class ReplyFilter:
 def terminal_colours(
     theme: Theme, send: Callable[[str], object], redraw: Callable[[], object]
 ) -> Generator[None]:
-    """Ask the terminal for its colours, and take the replies out of the keys as long as it lasts.
+    """Ask the terminal for its colours, and remove the replies from the keys until the end.
 
     The terminal must not echo what it receives.
     """
-    # Loaded here: a single question draws with themes, too, and never needs prompt_toolkit.
+    # Imported here: a single question draws with themes as well, and never needs prompt_toolkit.
     from prompt_toolkit.application.current import get_app_session  # noqa: PLC0415 - see above
     from prompt_toolkit.input.posix_utils import PosixStdinReader  # noqa: PLC0415 - see above
     from prompt_toolkit.input.vt100 import Vt100Input  # noqa: PLC0415 - see above
@@ -222,12 +223,12 @@ def terminal_colours(
             return text
 
     reader = keys.stdin_reader = Reader(keys.fileno(), encoding=sys.stdin.encoding)
-    send(_QUESTIONS)
+    send(_QUERIES)
     try:
         yield
     finally:
-        until = time.monotonic() + _LAST_WAIT_S
-        while replies.is_waiting and (wait_s := until - time.monotonic()) > 0:
+        deadline_s = time.monotonic() + _LAST_WAIT_S
+        while replies.is_waiting and (wait_s := deadline_s - time.monotonic()) > 0:
             if not select.select([keys.fileno()], [], [], wait_s)[0] or reader.closed:
                 break
             reader.read()

@@ -15,7 +15,7 @@ from metis.cli.render import render_block
 from metis.cli.text import count, one_line, truncate, unstyled, visible_controls
 from metis.projection.loss import Change, Loss
 
-PROMPT_MARK = "› "  # noqa: RUF001 - calmer than a greater-than sign
+PROMPT_MARK = "› "  # noqa: RUF001 - a typographic mark, not a greater-than sign
 # The path of the reasoning option, whose loss is shown but does not need a confirmation.
 REASONING_PATH = "$.reasoning"
 TOOLS_PATH = "$.tools"
@@ -47,7 +47,7 @@ LossKey = tuple[str, str, str, str]
 
 
 class RowStream(Protocol):
-    """Takes text as it arrives; gives rows that are finished, and those that are not yet."""
+    """Turns text into rows as it arrives: finished rows, and rows that may still change."""
 
     def feed(self, text: str, width: int) -> list[Text]:
         """Add text, and return the rows that it finishes."""
@@ -72,7 +72,7 @@ class ThinkingStream:
     def feed(self, text: str, width: int) -> list[Text]:
         """Add text, and return the rows that it finishes."""
         *lines, partial_line = (self._partial_line + text).split("\n")
-        # A line that does not end is drawn in pieces, since each redraw draws all that is left.
+        # A line without an end is drawn in pieces: each redraw draws everything that is unfinished.
         end = len(partial_line) - len(partial_line) % MAX_THINKING_PIECE
         if end:
             lines.append(partial_line[:end])
@@ -101,7 +101,7 @@ def _thinking_rows(line: str, width: int) -> list[Text]:
 
 
 class CollapsedThinking:
-    """Shows only how many words a model has thought."""
+    """Shows thinking as the number of its words only."""
 
     def __init__(self) -> None:
         self._space_count = 0
@@ -113,7 +113,7 @@ class CollapsedThinking:
         return []
 
     def tail(self, width: int) -> list[Text]:
-        """Return a row that says that the model thinks."""
+        """Return a row that shows that the model is thinking."""
         del width
         return [Text("thinking …", "dim italic")]
 
@@ -126,8 +126,9 @@ class CollapsedThinking:
 
 def new_markdown_stream() -> RowStream:
     """Return a stream for the text of a response."""
-    # The Markdown parser is loaded while the first words arrive, and not before the first prompt.
-    from metis.cli.chat.markdown import MarkdownStream  # noqa: PLC0415 - the reason stands above
+    # The Markdown parser is imported while the first words arrive, so that the first prompt appears
+    # earlier.
+    from metis.cli.chat.markdown import MarkdownStream  # noqa: PLC0415 - see above
 
     return MarkdownStream()
 
@@ -235,7 +236,7 @@ def is_noticeable(loss: Loss) -> bool:
 
 
 def loss_key(loss: Loss) -> LossKey:
-    """Return what two losses have in common if a person sees them as the same."""
+    """Return a key that is equal for losses which a person sees as the same."""
     return loss.adapter, loss.block_type, str(loss.change), loss.reason
 
 
@@ -255,9 +256,9 @@ def loss_rows(losses: Iterable[Loss], width: int, max_kinds: int = MAX_LOSS_KIND
     rows: list[Text] = []
     for (block_type, reason), number in kinds.most_common(max_kinds):
         name = count(number, _KIND_NAMES.get(block_type, block_type))
-        # The row names the kind already.
-        fault = reason.removeprefix(f"{block_type} is ")
-        text = Text.assemble(f"{name}: ", (visible_controls(fault), "dim"))
+        # The row already begins with the kind.
+        explanation = reason.removeprefix(f"{block_type} is ")
+        text = Text.assemble(f"{name}: ", (visible_controls(explanation), "dim"))
         first, *others = wrap(text, width - 4)
         rows += [Text.assemble(("  · ", "dim"), first), *prefix_rows("    ", others)]
     if len(kinds) > max_kinds:

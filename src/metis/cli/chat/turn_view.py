@@ -49,8 +49,8 @@ from metis.tools import Answer, Question
 
 # The shortest time between two redraws.
 FRAME_S = 0.033
-# The time between two redraws in units of the last one: so a very long paragraph, which takes long
-# to draw, does not keep a processor busy.
+# The time between two redraws, as a multiple of the duration of the last one: a very long paragraph
+# takes long to draw and must not keep a processor busy.
 REDRAW_FACTOR = 4
 # How many characters are drawn at once, which takes less than a tenth of a second.
 MAX_DELTA = 4_000
@@ -309,11 +309,11 @@ class TurnDisplay:
             self._view = self._task = None
 
     def stop(self) -> bool:
-        """Cancel the running turn, whose partial response is stored; return if there is one."""
+        """Cancel the running turn and store what it received; return whether one was running."""
         return self._task is not None and self._task.cancel()
 
     def resized(self) -> None:
-        """Redraw what is not finished, for the terminal has a new size."""
+        """Redraw the unfinished rows: the terminal has a new size."""
         self._screen.resized()
         if self._view is not None:
             self._view.draw()
@@ -341,7 +341,7 @@ async def _handle_all(view: TurnView, events: AsyncGenerator[TurnEvent]) -> None
 
 
 async def _handle_long(view: TurnView, event: TextDelta | ThinkingDelta) -> None:
-    """Draw a long delta in parts, between which keys and other tasks have their turn."""
+    """Draw a long delta in parts, so that keys and other tasks are handled in between."""
     for start in range(0, len(event.text), MAX_DELTA):
         view.handle(replace(event, text=event.text[start : start + MAX_DELTA]))
         await asyncio.sleep(0)
@@ -370,7 +370,7 @@ class OneShotView:
         try:
             with signal_handlers(stop=display.stop, resized=display.resized):
                 await display.show(view, self._session.send(prompt))
-        # The exit code of the command is that of an interrupt.
+        # `run_ask` turns a KeyboardInterrupt into the exit code of an interrupt.
         except asyncio.CancelledError:
             view.end(STOPPED)
             raise KeyboardInterrupt from None

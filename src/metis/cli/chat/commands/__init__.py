@@ -25,7 +25,7 @@ KEYS = (
 _NEW, _THINKING = "/new starts a new conversation.", "/thinking LEVEL sets the reasoning effort."
 _FILES, _EDITOR = "/attach FILE, or write @FILE into the message.", "Ctrl-X Ctrl-E opens $EDITOR."
 _KEYS = "`metis keys set PROVIDER` stores an API key."
-# What commands of other programs are called here, and what has a command outside of the chat.
+# Hints for names of other programs' commands, and for tasks that have a command outside the chat.
 EQUIVALENTS = {
     "add": _FILES,
     "clear": _NEW,
@@ -88,7 +88,7 @@ COMMANDS: dict[str, Command] = {
 
 
 async def run_command(state: ChatState, text: str) -> bool:
-    """Run a line that begins with a slash; return whether the chat goes on."""
+    """Run a line that begins with a slash; return whether the chat continues."""
     name, _, argument = text[1:].partition(" ")
     if name.strip() in QUIT_NAMES:
         return False

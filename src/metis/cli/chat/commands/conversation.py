@@ -51,19 +51,19 @@ async def rewind(state: ChatState, position: str) -> None:
     if position.isdigit():
         if not 1 <= int(position) <= turn_count:
             raise NoTurnError(f"there is no turn {position}; /rewind lists them")
-        # The number of the place that is left lets the user come back to it.
-        restore = await session.checkpoint()
+        # The checkpoint lets the user return to the turns that this removes.
+        checkpoint = await session.checkpoint()
         await session.undo(turn_count - int(position) + 1)
-        hint = f" The removed turns are kept; /rewind #{restore} restores them."
-        moved = f"Went back to before turn {position}.{hint}"
+        hint = f" The removed turns are kept; /rewind #{checkpoint} restores them."
+        message = f"Went back to before turn {position}.{hint}"
     else:
-        await session.rewind(_bookmarked(state, position))
-        moved = f"Went back to bookmark {position}."
+        await session.rewind(_bookmark_position(state, position))
+        message = f"Went back to bookmark {position}."
     state.refresh()
-    state.screen.print(moved, "dim")
+    state.screen.print(message, "dim")
 
 
-def _bookmarked(state: ChatState, name: str) -> int | str:
+def _bookmark_position(state: ChatState, name: str) -> int | str:
     """Return the position of a bookmark: its number, or the name that another program gave it."""
     session = state.session
     number = session.checkpoint_names.get(name)
@@ -128,7 +128,7 @@ async def bookmarked_points(state: ChatState) -> list[tuple[str, str, str]]:
     ]
     points += [("", name, message_id) for name, message_id in session.bookmarks.items()]
     for _, _, message_id in points:
-        # A bookmark may be in turns that were taken back.
+        # A bookmark may point into turns that were taken back, which are only in the store.
         if message_id is not None and message_id not in texts:
             with suppress(StoreError):
                 message = await state.library.store.message(session.id, message_id)
@@ -141,7 +141,7 @@ async def bookmarked_points(state: ChatState) -> list[tuple[str, str, str]]:
 
 
 async def compact(state: ChatState, model: str) -> None:
-    """Summarise old messages, so that the context window has space again."""
+    """Summarise old messages to free space in the context window."""
     state.screen.print("summarising …", "dim")
     number = await state.session.compact(model or None)
     state.refresh()
@@ -188,10 +188,10 @@ async def copy(state: ChatState, argument: str) -> None:
 
 async def export(state: ChatState, argument: str) -> None:
     """Write the session to a file; the format follows from the suffix, or comes after the name."""
-    name, _, form = argument.partition(" ")
+    name, _, format_name = argument.partition(" ")
     path = _expand(name or f"metis-{state.session.id[-SHORT_ID:]}.md")
-    form = form.strip() or _FORMATS_BY_SUFFIX.get(path.suffix, "")
-    if form not in export_formats():
+    format_name = format_name.strip() or _FORMATS_BY_SUFFIX.get(path.suffix, "")
+    if format_name not in export_formats():
         formats = ", ".join(export_formats())
         raise InvalidValueError(f"unknown format for {path}; add one of: {formats}")
     question = f"{path} exists. Overwrite it?"
@@ -199,7 +199,8 @@ async def export(state: ChatState, argument: str) -> None:
         state.screen.print("Not exported.", "dim")
         return
     store = state.library.store
-    exported = await export_session(store, await store.session(state.session.id), form)
+    record = await store.session(state.session.id)
+    exported = await export_session(store, record, format_name)
     path.write_bytes(exported.data)
     state.screen.print(f"Wrote {path} ({count(len(exported.data), 'byte')})", "dim")
     if exported.losses:
@@ -214,7 +215,7 @@ def _expand(name: str) -> Path:
 COMMANDS = (
     Command("retry", "[MODEL]", "ask the last question again, or another model", retry, "model"),
     Command("rewind", "[TURN|BOOKMARK]", "go back to before a turn, or to a bookmark", rewind),
-    Command("bookmark", "[NAME]", "mark this point, or list marks", bookmark),
+    Command("bookmark", "[NAME]", "bookmark this point, or list bookmarks", bookmark),
     Command("compact", "[MODEL]", "summarise old messages to free space", compact, "model"),
     Command(
         "thinking",

@@ -53,7 +53,7 @@ async def _model_choices(state: ChatState) -> list[Choice]:
     is_simulated = state.library.options.simulate
     models = [model for model in await _all_models(state) if model.is_configured]
     models.sort(key=lambda model: not model.aliases)
-    # The simulator has models that no catalog lists, so the current one may be in no list.
+    # The current model may be one of the simulator, which the catalog does not list.
     current = [] if state.model is None else [Choice(state.model, state.model, "current")]
     others = [
         Choice(model.id, model.id, _detail(model, is_simulated=is_simulated))
@@ -77,14 +77,14 @@ async def _all_models(state: ChatState) -> list[ListedModel]:
     """Return the models of the catalog, and those that servers on this machine have."""
     servers = await running_servers(state.loaded.settings.base_urls)
     served = {model for server in servers for model in server.models}
-    # A local server needs no key; what it can run is what it lists.
+    # A local server needs no key, so only the models that it lists count as available.
     providers = state.library.models.available_providers() - SERVER_NAMES.keys()
     return all_models(providers, served)
 
 
 async def _choose_named(state: ChatState, name: str) -> None:
     """Swap to the model of a name; another library is opened if the model needs one."""
-    choice = await _named(state, name)
+    choice = await _choice_of(state, name)
     if state.opener.fits(choice):
         await state.opener.state_features(state.library, choice.model)
         await _swap(state, choice.model)
@@ -95,8 +95,8 @@ async def _choose_named(state: ChatState, name: str) -> None:
         await state.use_library(before)
 
 
-async def _named(state: ChatState, name: str) -> ModelChoice:
-    """Return the model of a name; a simulated chat is left only if the user agrees: it is free."""
+async def _choice_of(state: ChatState, name: str) -> ModelChoice:
+    """Return the model of a name; the user confirms leaving a simulated chat, which is free."""
     if name.partition(":")[0] in (SIMULATOR, LOCAL) or name in SERVER_NAMES:
         return await state.chooser.named(name)
     if not state.library.options.simulate:
@@ -208,7 +208,7 @@ async def list_models(state: ChatState, words: str) -> None:
     for model in matching:
         style = "" if model.is_configured else "dim"
         cells.append([Text(cell, style) for cell in model.cells(model.id)])
-    state.screen.write(table_rows(cells, state.screen.width, right=(2, 3, 4), whole=(0,)))
+    state.screen.write(table_rows(cells, state.screen.width, right=(2, 3, 4), unbroken=(0,)))
     state.screen.print(LEGEND, "dim")
     if not words:
         state.screen.print("/models WORDS searches all models; @alias asks one once.", "dim")

@@ -46,16 +46,16 @@ async def system(state: ChatState, text: str) -> None:
 
 
 async def undo(state: ChatState, _: str) -> None:
-    """Take the last turn back; its message stands in the prompt again."""
+    """Take the last turn back and put its message into the prompt again."""
     if not state.session.turns:
         state.screen.print("There is nothing to undo.", "dim")
         return
-    restore = await state.session.checkpoint()
+    checkpoint = await state.session.checkpoint()
     content = await state.session.undo()
     state.refresh()
     state.draft = "\n".join(block.text for block in content[-1:] if isinstance(block, TextBlock))
     state.attachments[:] = content[:-1]
-    state.screen.print(f"Took the last turn back; /rewind #{restore} restores it.", "dim")
+    state.screen.print(f"Took the last turn back; /rewind #{checkpoint} restores it.", "dim")
 
 
 async def attach(state: ChatState, argument: str) -> None:
@@ -115,14 +115,17 @@ async def _clipboard_image() -> ContentBlock:
 
 
 async def _output_of(command: Sequence[str]) -> bytes:
-    """Return what a program writes, or nothing if it fails; a longer output is refused later."""
+    """Return what a program writes to standard output; nothing if it takes too long.
+
+    Reading ends after the size limit, so that `attachment_block` refuses a longer output.
+    """
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+    assert process.stdout is not None  # noqa: S101 - stdout is a pipe
     data = bytearray()
     try:
         async with asyncio.timeout(_CLIPBOARD_TIMEOUT_S):

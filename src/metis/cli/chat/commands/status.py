@@ -114,7 +114,7 @@ async def show_cost(state: ChatState, _: str) -> None:
         state.screen.print("Nothing spent yet.", "dim")
         return
     right = range(1, len(_COST_COLUMNS))
-    state.screen.write(table_rows(cells, state.screen.width, right=right, whole=(0,)))
+    state.screen.write(table_rows(cells, state.screen.width, right=right, unbroken=(0,)))
     total = format_usd(cost.total_usd)
     state.screen.print(f"total {total} (all sessions: `metis cost`)", "dim")
 
