@@ -289,9 +289,10 @@ async def test_tool_that_ignores_cancellation_is_abandoned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("metis.tools.dispatch.CANCEL_TIMEOUT_S", 0.01)
-    stop = asyncio.Event()
+    started, stop = asyncio.Event(), asyncio.Event()
 
     async def stubborn(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
+        started.set()
         while not stop.is_set():
             try:
                 await stop.wait()
@@ -303,7 +304,7 @@ async def test_tool_that_ignores_cancellation_is_abandoned(
     running = asyncio.create_task(
         permissive_dispatcher(tool_factory("stubborn", stubborn)).run([tool_call("stubborn")], turn)
     )
-    await asyncio.sleep(0.01)
+    await started.wait()
     turn.cancel.set()
     (message,) = await running
     assert error_class(message) is ErrorClass.CANCELLED

@@ -27,7 +27,7 @@ from metis.canonical import (
 )
 from metis.canonical.errors import ToolError
 from metis.tools import ErrorClass, Registry, error_class
-from metis.tools.caution import HIDDEN
+from metis.tools.hidden_text import HIDDEN
 from metis.tools.mcp import HttpServer, McpServer, StdioServer, connection
 from metis.tools.mcp.server import MAX_TOOLS
 from metis.tools.tool import ToolFailedError

@@ -108,11 +108,11 @@ class Confirmation:
         rule = self.rule(question.definition)
         if rule is Rule.DENY:
             raise ToolFailedError(f"{name} is not allowed here.", ErrorClass.PERMISSION_DENIED)
-        if rule is Rule.AUTO or self._is_allowed(question):
+        if rule is Rule.AUTO or await self._is_allowed(question):
             return
         async with self._locks.setdefault(session_id, asyncio.Lock()):
             # Checked again: the question before this one may have allowed the tool.
-            if not self._is_allowed(question):
+            if not await self._is_allowed(question):
                 answer = await self._answer(question, listener)
                 if answer.verdict is Verdict.ALLOW_FOR_SESSION:
                     self._allowed.add((session_id, name))
@@ -121,12 +121,14 @@ class Confirmation:
                     text = f"The user did not allow {name}.{reason}"
                     raise ToolFailedError(text, ErrorClass.USER_DENIED)
 
-    def _is_allowed(self, question: Question) -> bool:
+    async def _is_allowed(self, question: Question) -> bool:
         """Return whether an earlier answer covers this call too."""
         call, definition, context = question.call, question.definition, question.context
-        is_allowed = (context.session_id, definition.name) in self._allowed
-        # Who allowed edits of code did not allow files that change later runs, such as hooks.
-        return is_allowed and not steers_later_runs(call, definition, context.workspace)
+        if (context.session_id, definition.name) not in self._allowed:
+            return False
+        # Who allowed edits of code did not allow files that change later runs, such as hooks. A
+        # call may have megabytes of arguments; other sessions go on meanwhile.
+        return not await asyncio.to_thread(steers_later_runs, call, definition, context.workspace)
 
     async def _answer(self, question: Question, listener: Listener | None) -> Answer:
         name = question.definition.name

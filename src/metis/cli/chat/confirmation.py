@@ -15,7 +15,8 @@ from metis.cli.chat.rows import prefix_rows, split_full, wrap
 from metis.cli.chat.screen import Screen
 from metis.cli.text import visible_controls
 from metis.tools import Answer, Question, Verdict
-from metis.tools.caution import HIDDEN, cautions
+from metis.tools.caution import cautions
+from metis.tools.hidden_text import HIDDEN
 from metis.tools.workspace import Workspace
 
 VERDICT_KEYS = {"y": Verdict.ALLOW_ONCE, "s": Verdict.ALLOW_FOR_SESSION, "n": Verdict.DENY}

@@ -21,7 +21,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.schema.widen import widen_schema
 from metis.canonical.tools import MAX_NAME_LENGTH, SideEffects, ToolDefinition
-from metis.tools.caution import HIDDEN
+from metis.tools.hidden_text import HIDDEN
 from metis.tools.mcp.connection import Connection, ServerAddress, StdioServer
 from metis.tools.media import PDF
 from metis.tools.registry import Factory
