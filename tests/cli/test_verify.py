@@ -65,7 +65,7 @@ def test_invalid_line_is_reported_and_the_rest_is_checked(tmp_path: Path) -> Non
 def test_broken_law_names_the_line(tmp_path: Path) -> None:
     done = run(tmp_path, GOOD, {**GOOD, "response": {"surprise": 1}})
     assert done.exit_code == 1
-    fault = "the response: $.message: a response has a message, or a completion"
+    fault = "the response: $.message: a response needs a `message` or a `response`"
     assert done.stdout.splitlines()[0] == named(tmp_path, f"LOG:2: broken: parse: {fault}")
     assert "  ✗ parse                    1 of 2" in done.stdout
 

@@ -128,7 +128,7 @@ def test_undecodable_exchange_breaks_the_first_law() -> None:
     assert faults(broken) == {
         Law.PARSE: (
             "the request: $.messages[0].role: unknown role 'x'",
-            "the response: $.message: a response has a message, or a completion",
+            "the response: $.message: a response needs a `message` or a `response`",
         )
     }
 

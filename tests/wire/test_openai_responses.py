@@ -495,7 +495,7 @@ def test_continued_string_input_becomes_list() -> None:
     [
         ({"input": 5}, "$.input"),
         ({"input": [5]}, "$.input[0]"),
-        ({"input": [{"role": "critic", "content": "x"}]}, "$.input[0]"),
+        ({"input": [{"role": "critic", "content": "x"}]}, "$.input[0].role"),
         ([], "$"),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_stream_without_a_start_gets_one(name: str) -> None:
 def test_delta_of_unopened_call_is_refused(name: str, event: StreamEvent) -> None:
     encoder = adapters.get(name).stream_encoder(CONTEXT)
     encoder.encode(START)
-    with pytest.raises(EncodeError, match="tu_1 has not begun"):
+    with pytest.raises(EncodeError, match="tu_1 is not open"):
         encoder.encode(event)
 
 

@@ -19,10 +19,10 @@ from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 
 UNPRICED = "unpriced"
-"""The pricing version of a usage whose cost was not computed yet."""
+"""The pricing version of a usage whose cost has not been computed."""
 
 SIMULATED = "simulated"
-"""The pricing version of usage of the simulator, which answered in place of a model."""
+"""The pricing version of a usage that the simulator reported."""
 
 
 def _now() -> datetime:
@@ -30,86 +30,91 @@ def _now() -> datetime:
 
 
 class SealRecord(Struct, frozen=True):
-    """The seals of one response, to store under each of the keys; see `RequestContext`."""
+    """The seals of one response and the keys under which to store them.
+
+    `RequestContext.on_seals` receives it, `RequestContext.find_seals` reads it back.
+    """
 
     keys: tuple[str, ...]
     value: str
 
 
 MAX_COLLECTED_BYTES = 16 * 1024 * 1024
-"""How many bytes of one response are collected to be stored."""
+"""The most bytes of one response that are collected to be stored."""
 
 
 class ReceivedBytes(Struct, eq=False):
-    """The body of a response as it came, decompressed, up to a limit."""
+    """The decompressed body of a response, collected up to `MAX_COLLECTED_BYTES`."""
 
     parts: list[bytes] = []
     size: int = 0
     key: str | None = None
-    """The key of the request, which must not be stored if the response repeats it."""
+    """The API key of the request, which is removed before storing if the response repeats it."""
 
     def begin(self, key: str | None) -> None:
-        """Begin a new attempt."""
+        """Discard the bytes of an earlier attempt, before a retry."""
         self.parts, self.size, self.key = [], 0, key
 
     def add(self, data: bytes) -> None:
-        """Add a part."""
+        """Add received bytes; `size` counts them even beyond the limit."""
         self.size += len(data)
         if self.size <= MAX_COLLECTED_BYTES:
             self.parts.append(data)
 
 
 class RequestContext(Struct, frozen=True, kw_only=True):
-    """What a codec needs beside the bytes of a request or response."""
+    """What a codec needs besides the bytes of a request or response."""
 
     session_id: str = ""
-    """The session that the ids of calls belong to; a new one if it is empty."""
+    """The session that the ids of calls belong to; an empty one is replaced by a new id."""
     is_stateless: bool = False
-    """Whether the caller named no session: set if `session_id` is empty.
+    """Whether the caller named no session; set by the constructor if `session_id` is empty.
 
-    The ids of calls in a request then derive from the request alone, so that a client that sends
-    it again, to whatever process, causes the same bytes for the provider.
+    Call ids in a request then derive from the request alone. A client that repeats a request gets
+    the same provider bytes from every process, which the provider's prompt cache depends on.
     """
     model: str | None = None
-    """The canonical id of the model, for responses that do not name it; for a client, the name that
-    it asked for."""
+    """The canonical model id, for responses that do not name their model; when a response is
+    encoded for a client, the model name of the client's request."""
     provider: str | None = None
     status: int | None = None
-    """The HTTP status of a response, so that error bodies become the right error."""
+    """The HTTP status of a response, which selects the error class of an error body."""
     created_at: datetime = msgspec.field(default_factory=_now)
     latency_ms: int = 0
     path: str | None = None
-    """The path that a client called, for protocols where it states options."""
+    """The URL path of a client's request; Gemini has the model and `stream` in it."""
     headers: Mapping[str, str] = {}
-    """The headers of a client's request, names in lower case; `anthropic-beta` states options."""
+    """The headers of a client's request, names in lower case; `anthropic-beta` contains options."""
     tools: tuple[str, ...] = ()
-    """The names of the tools in the request, by which calls in a text are recognised."""
+    """The names of the tools in the request, to recognise calls that a model wrote as text."""
     declared_tools: Mapping[str, DeclaredTool] = {}
-    """Tools of a client that are no plain functions, by the name of the function that a model got;
-    calls of them are written as the kind that the client declared (T219)."""
+    """The client's tools that are not plain functions, by the function name sent to the model;
+    their calls are encoded as the kind of call that the client declared (T219)."""
     include_usage: bool = True
-    """Whether a stream of Chat Completions states its usage; clients have to ask for it (T129)."""
+    """Whether a stream of Chat Completions contains the usage, which is off by default there
+    (T129)."""
     prompt_tokens: int = 0
-    """About how many tokens the request has, for streams that state a usage before the provider
-    does; 0 if they were not counted."""
+    """The estimated tokens of the request, for streams that begin with a usage, before the provider
+    has reported one; 0 if there is no estimate."""
     output: OutputFormat | None = None
     """The requested output format; some hosts send its JSON within the thinking (T118)."""
     limits: StreamLimits = DEFAULT_LIMITS
-    """How much a response may hold."""
+    """The size limits of a response."""
     on_loss: Callable[[Loss], None] | None = None
-    """Called with each loss in a response, beside the log."""
+    """Called with each loss in a response, in addition to the log."""
     issuer: str | None = None
-    """Whose seals the client of a face holds as they are: `Profile.issuer` of the provider, host
-    and account that it is served from; by default those of the adapter."""
+    """The issuer whose seals the client receives without an envelope: `Profile.issuer` of the
+    provider, host and account that serve the client; by default that of the adapter."""
     on_seals: Callable[[SealRecord], None] | None = None
-    """Called with the seals of a response that a client without a field for them gets, to store."""
+    """Called with the seals of a response if the client's protocol has no field for them, so that
+    the caller stores them."""
     find_seals: Callable[[Sequence[str]], Mapping[str, str]] | None = None
-    """Returns what is stored under these keys, for requests of such clients."""
+    """Returns the stored seals of these keys, for later requests of such a client."""
     received: ReceivedBytes | None = None
-    """Collects the bytes of the response, if they are to be stored."""
+    """Collects the bytes of the response; None if they are not stored."""
 
     def __post_init__(self) -> None:
-        """Name the session, and convert the time to UTC."""
+        """Create a missing session id, and convert the time to UTC."""
         if not self.session_id:
             force_setattr(self, "session_id", new_session_id())
             force_setattr(self, "is_stateless", True)  # noqa: FBT003 - a value, not an option
@@ -118,12 +123,12 @@ class RequestContext(Struct, frozen=True, kw_only=True):
 
     @property
     def call_scope(self) -> str:
-        """What the ids of calls in a request derive from, beside their wire ids."""
+        """The scope of call ids in a request: equal wire ids of two scopes give different ids."""
         return "" if self.is_stateless else self.session_id
 
 
 ToolMode = Literal["auto", "none", "required", "tool"]
-"""Calls are optional, forbidden, required, or required of one tool by its name."""
+"""Calls are optional (`auto`), forbidden, required, or required of one named `tool`."""
 
 
 class ToolChoice(Struct, frozen=True):
@@ -133,18 +138,19 @@ class ToolChoice(Struct, frozen=True):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an unknown mode."""
+        """Raise an error for an unknown mode."""
         if self.mode not in ("auto", "none", "required", "tool"):
-            raise InvalidValueError(f"unknown tool choice {self.mode!r}", path="$.mode")
+            fault = f"unknown tool choice {self.mode!r}; use auto, none, required or tool"
+            raise InvalidValueError(fault, path="$.mode")
 
 
 class AdapterOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options of a model call: those that providers share, and those of one protocol.
 
-    `native` stores, by protocol, the options of a request in their original form. Its keys are sent
-    as long as they state the same as the shared option; a changed option wins. `origin` is the
-    provider whose client sent them: another provider of the protocol gets only the keys that all
-    its hosts know. Without an origin they are meant for every host.
+    `native` stores, by protocol, the options of a request in their original form. A key of it is
+    sent as long as it has the same meaning as the shared option; a changed shared option replaces
+    it. `origin` is the provider whose client sent them: another provider of the protocol gets only
+    the keys that all hosts of the protocol accept. Without an origin every host gets all of them.
     """
 
     model: str | None = None
@@ -155,9 +161,10 @@ class AdapterOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_sequences: tuple[str, ...] | None = None
     tool_choice: ToolChoice | None = None
     tool_mode: str | None = None
-    """The tool choice by the name of one provider, such as `VALIDATED`; it precedes the other."""
+    """A tool mode that only one provider has, such as Gemini's `VALIDATED`; overrides
+    `tool_choice`."""
     search: bool | None = None
-    """Whether the provider itself searches the web; an error where it cannot."""
+    """Whether the provider searches the web; an error if the provider has no web search."""
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     reasoning: Reasoning | None = None
@@ -181,7 +188,7 @@ class CanonicalRequest(Struct, frozen=True):
 
 
 class WireRequest(Struct, frozen=True, kw_only=True):
-    """A request as it is sent, and the losses of encoding it."""
+    """An encoded HTTP request, and the losses of encoding it."""
 
     path: str
     body: bytes
@@ -191,7 +198,7 @@ class WireRequest(Struct, frozen=True, kw_only=True):
 
 
 class ServedResponse(Struct, frozen=True):
-    """A response for a client, and what it does not say of the message."""
+    """An encoded response for a client, and the losses of encoding it."""
 
     body: bytes
     losses: list[Loss] = []

@@ -44,7 +44,7 @@ class StreamEncoder(Protocol):
 
     @property
     def losses(self) -> list[Loss]:
-        """What the client does not receive of the answer so far."""
+        """The losses so far: parts of the response that this stream cannot carry."""
         ...
 
     def encode(self, event: StreamEvent) -> bytes:
@@ -64,7 +64,7 @@ class Route(Struct, frozen=True):
 
 
 EncodeCitation = Callable[[Citation], Mapping[str, Any] | None]
-"""Encodes a citation of another provider; None if the protocol has no citations like it."""
+"""Encodes a citation of another provider; returns None if the protocol has no equivalent."""
 
 
 def _no_paths(_: Message) -> Iterable[str]:
@@ -87,8 +87,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     protocol: str
     decode_request: Callable[[bytes, RequestContext], CanonicalRequest]
     request_steps: tuple[RequestSteps, ...]
-    """The same step by step, for readers that have decoded a part of the request before; the first
-    that fit are used."""
+    """`decode_request` as separate steps, so that a reader can continue from a history that it has
+    decoded before; the first entry that fits the request is used."""
     history: Callable[[], HistoryEncoder]
     decode_response: Callable[[bytes | dict[str, Any], RequestContext], Message]
     encode_response: Callable[[Message, RequestContext], bytes]
@@ -97,38 +97,41 @@ class Codec(Struct, frozen=True, kw_only=True):
     decode_error: Callable[[dict[str, Any], int | None], ProviderError]
     encode_error: Callable[[ProviderError], tuple[int, bytes]]
     overflow: OverflowWording
-    """How errors of the protocol word a full context window."""
+    """The error text by which clients of the protocol recognise a full context window."""
     reasoning: ReasoningCodec
     output: OutputFormatCodec
     shared_keys: frozenset[str]
-    """The keys of a request that shared options determine; inner keys have dots."""
+    """The keys of a request that shared options determine; paths of inner keys use dots."""
     common_keys: frozenset[str] = frozenset()
-    """Other keys of a request that mean the same at every host of the protocol."""
+    """Other keys of a request that have the same meaning at every host of the protocol."""
     server_tools: Callable[[Mapping[str, Any]], list[str]] | None = None
-    """Returns the tools that the provider runs, where they have a shape of their own."""
+    """Returns the names of the tools in a request that the provider runs; None for protocols that
+    list them in `tools` with a `type`."""
     unmapped_tool_paths: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] | None = None
-    """Yields name and path of keys of client tools that `ToolDefinition` has no field for."""
+    """Yields tool name and path for each key of a client tool without a `ToolDefinition` field."""
     declared_tools: DeclareTools | None = None
-    """Returns the tools of a client that are no plain functions, where the protocol has such."""
+    """Returns the client's tools that are not plain functions; None if the protocol has none."""
     tool_modes: Mapping[str, Mapping[str, Any]] = {}
-    """The native keys for tool modes that no other protocol has, by their names in lower case."""
+    """The native keys for tool modes that only this protocol has, by mode name in lower case."""
     route: Callable[[HistoryEncoder, Sequence[ToolDefinition], AdapterOptions], Route] | None = None
     """Returns the path of a request, if the protocol has more than one."""
     unmapped_paths: Callable[[Message], Iterable[str]] = _no_paths
     """Yields the paths in the original form of a message that other protocols have no field for."""
     fit_target: Callable[[Target, AdapterOptions], Target] | None = None
-    """Changes the target of a projection by the options of the request."""
+    """Adapts the target of a projection to the options of the request."""
     encode_citation: EncodeCitation = _no_citation
     stream_citations: Literal["all", "last", "none"] = "none"
-    """Which texts of a stream may have citations: they are only known when the message ends."""
+    """Which text blocks of a stream can receive citations that arrive with the end of the message:
+    all of them, only the last, or none."""
     cache_marks: Callable[[Mapping[str, Any]], list[Wire]] = _cache_marks
-    """Returns the cache marks that a request sets outside of its messages."""
+    """Returns the cache marks of a request that are not in its messages."""
     has_private_parts: bool = False
-    """Whether a host of the protocol has parts that clients of its other hosts cannot read."""
+    """Whether some hosts of the protocol send parts that clients of its other hosts reject."""
     has_sealed_thinking: bool = False
-    """Whether a response has a field for seals, which the client sends back."""
+    """Whether a response has a field for seals, which the client returns in its next request."""
     joins_blocks: bool = False
-    """Whether a message has one text and one list of calls, so that thinking has no place."""
+    """Whether a message is one text and one list of calls, so that the position of thinking between
+    them is lost."""
     broken_calls: Literal["all", "stream", "native", "none"] = "none"
-    """Which responses can hold a call whose arguments are no JSON object: all, streams only, those
-    that came from the same provider, or none."""
+    """Which responses can carry a call whose arguments are not a JSON object: all, streams only,
+    responses that came from the same provider, or none."""

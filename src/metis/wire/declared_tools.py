@@ -1,9 +1,9 @@
-"""Tools of a request that are no functions, as functions for targets that have nothing else.
+"""Tools that are not plain functions, converted to functions for targets that accept only those.
 
-A client of OpenAI may declare tools that take free text (`custom`, with or without a grammar),
-tools that OpenAI defines and the client runs (shells, patches, a search for tools), and tools in a
-namespace. For another provider each becomes a function; its calls come back to the client as the
-kind that it declared (T219).
+An OpenAI client may declare tools that take free text (`custom`, with or without a grammar), tools
+that OpenAI defines and the client runs (shells, patches, a tool search), and tools in a namespace.
+For another provider each becomes a function; calls of the function are returned to the client as
+the kind of call that it declared (T219).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,23 +16,23 @@ from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 FUNCTION_KIND, CUSTOM_KIND = "function", "custom"
 INPUT_KEY = "input"
-"""The one field of a function that stands for a tool which takes free text."""
-_MAX_GRAMMAR = 50_000
-"""How many characters of a grammar the description holds; a longer one is cut."""
+"""The only field of a function that replaces a tool with free-text input."""
+_MAX_GRAMMAR_CHARS = 50_000
+"""The most characters of a grammar in a description; the remainder is cut off."""
 
 
 class DeclaredTool(Struct, frozen=True):
-    """A tool as a client declared it, and the function that stands for it."""
+    """A tool as a client declared it, and the function that replaces it for other targets."""
 
     kind: str
     """`function` in a namespace, `custom`, or the name of a tool that OpenAI defines."""
     name: str
-    """The name that calls of the client's protocol have."""
+    """The tool name in calls of the client's protocol."""
     definition: ToolDefinition
     """The function for other targets; its name is unique in the request."""
     namespace: str | None = None
     is_altered: bool = True
-    """Whether something of the declaration, such as a grammar, is only text in the function."""
+    """Whether a part of the declaration, such as a grammar, is only described in text."""
 
     def text_input(self, arguments: Mapping[str, Any]) -> str | None:
         """Return the free text in the arguments of a call; None if they have other fields."""
@@ -41,38 +41,42 @@ class DeclaredTool(Struct, frozen=True):
 
 
 DeclareTools = Callable[[Mapping[str, Any], Sequence[Any]], tuple[DeclaredTool, ...]]
-"""Returns the tools that are no plain functions, from native options and other declarations."""
+"""Returns the tools that are not plain functions, from native options and other declarations."""
 
 
 def declare(
-    tools: Sequence[Any], more: Sequence[Any], read_custom: Callable[[Wire], Wire]
+    tools: Sequence[Any], loaded: Sequence[Any], read_custom: Callable[[Wire], Wire]
 ) -> tuple[DeclaredTool, ...]:
-    """Return the tools that are no plain functions, and functions that `more` declares.
+    """Return the tools that are not plain functions, and the functions in `loaded`.
 
-    `more` are declarations outside of the options, such as tools that a search has loaded.
+    `loaded` are declarations outside of the options, such as the results of a tool search.
     """
-    if not more and all(maybe_object(tool).get("type") == FUNCTION_KIND for tool in tools):
-        return ()  # as in almost every request
+    if not loaded and all(maybe_object(tool).get("type") == FUNCTION_KIND for tool in tools):
+        return ()  # the case of almost every request
     declarations = [*_declarations(tools, None, read_custom, has_functions=False)]
-    declarations += _declarations(more, None, read_custom, has_functions=True)
-    plain = {name for tool in map(maybe_object, tools) if (name := _plain_name(tool))}
+    declarations += _declarations(loaded, None, read_custom, has_functions=True)
+    function_names = {name for tool in map(maybe_object, tools) if (name := _function_name(tool))}
     counts: dict[str, int] = {}
     for _, name, _, _ in declarations:
         counts[name] = counts.get(name, 0) + 1
     declared: dict[str, DeclaredTool] = {}
     for kind, name, namespace, definition in declarations:
-        # Two namespaces may have a tool of the same name; then its function has both names.
-        is_unique = counts[name] == 1 and name not in plain
-        unique = name if is_unique or namespace is None else f"{namespace}__{name}"
-        if unique in declared or (namespace is None and unique in plain):
+        # Two namespaces may have a tool of the same name: the namespace makes its name unique.
+        is_unique = counts[name] == 1 and name not in function_names
+        unique_name = name if is_unique or namespace is None else f"{namespace}__{name}"
+        if unique_name in declared or (namespace is None and unique_name in function_names):
             continue
-        named = definition if definition.name == unique else _renamed(definition, unique)
+        if definition.name != unique_name:
+            definition = _definition(  # noqa: PLW2901 - the renamed definition replaces it
+                unique_name, definition.description, definition.input_schema
+            )
         is_altered = kind != FUNCTION_KIND or namespace is not None
-        declared[unique] = DeclaredTool(kind, name, named, namespace, is_altered)
+        declared[unique_name] = DeclaredTool(kind, name, definition, namespace, is_altered)
     return tuple(declared.values())
 
 
 _Declaration = tuple[str, str, str | None, ToolDefinition]
+"""Kind, name, namespace and function of a declared tool."""
 
 
 def _declarations(
@@ -103,7 +107,8 @@ def _declarations(
             yield kind, kind, None, definition
 
 
-def _plain_name(tool: Wire) -> str | None:
+def _function_name(tool: Wire) -> str | None:
+    """Return the name of a plain function; None for any other kind of tool."""
     function = maybe_object(tool.get("function")) or tool
     return maybe_text(function.get("name")) if tool.get("type") == FUNCTION_KIND else None
 
@@ -118,10 +123,6 @@ def _definition(name: str, description: str, schema: Mapping[str, Any]) -> ToolD
     return ToolDefinition(name, description, schema, SideEffects.EXECUTE)
 
 
-def _renamed(definition: ToolDefinition, name: str) -> ToolDefinition:
-    return _definition(name, definition.description, definition.input_schema)
-
-
 def _function_definition(name: str, tool: Wire) -> ToolDefinition:
     schema = maybe_object(tool.get("parameters")) or {"type": "object", "properties": {}}
     return _definition(name, maybe_text(tool.get("description")) or "", schema)
@@ -130,14 +131,14 @@ def _function_definition(name: str, tool: Wire) -> ToolDefinition:
 def _custom_definition(name: str, custom: Wire) -> ToolDefinition:
     description = maybe_text(custom.get("description")) or ""
     grammar = maybe_object(custom.get("format"))
-    # The definition stands beside its syntax, or in an object of its own in Chat Completions.
+    # Responses has `definition` next to `syntax`; Chat Completions nests both in `grammar`.
     grammar = maybe_object(grammar.get("grammar")) or grammar
     rules = maybe_text(grammar.get("definition"))
     if rules is not None:
         syntax = maybe_text(grammar.get("syntax")) or "given"
         description = (
             f"{description}\n\nThe field `{INPUT_KEY}` must match this {syntax} grammar:\n"
-            f"{rules[:_MAX_GRAMMAR]}"
+            f"{rules[:_MAX_GRAMMAR_CHARS]}"
         ).strip()
     field = {"type": "string", "description": "The whole input of the tool, as plain text."}
     schema = _object({INPUT_KEY: field}, required=[INPUT_KEY])

@@ -31,18 +31,18 @@ _FIRST_SERVER_STATUS = 500
 _MAX_TEXT = 500
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: AuthenticationError,
-    # Without credit a key is not allowed to do anything; waiting does not help.
+    # An account without credit fails like a refused key: a retry cannot succeed.
     402: AuthenticationError,
     403: AuthenticationError,
-    # A timeout of the server is retried like one of the network.
+    # The server did not wait for the whole request: retried like a lost connection.
     408: NetworkError,
-    # Gateways refuse a body that is too large before the provider sees it.
+    # Proxies such as nginx reject a large body before the provider reads it; shortening helps.
     413: ContextOverflowError,
     429: RateLimitError,
     529: RateLimitError,
 }
 _THROTTLED = re.compile(r"too many tokens.{0,20}wait|rate.?limit|throttl", re.IGNORECASE)
-# How providers and local servers word a full context window; most have no code for it.
+# Providers and local servers report a full context window by text; few have an error code for it.
 _OVERFLOW = re.compile(
     r"(?:maximum|max|available|model.?s?) (?:model |maximum )?context|context[ _](?:length|window)"
     r"|(?:prompt|input|request) (?:is )?too (?:long|large)|exceed.{0,40}(?:context|token limit)"
@@ -70,7 +70,7 @@ def has_failed(context: RequestContext) -> bool:
 
 
 def read_error(body: bytes, key: str = "message") -> Wire:
-    """Read an error body; one that is no JSON object, such as a page of a proxy, is its text."""
+    """Read an error body; one that is not a JSON object, such as HTML, is text under `key`."""
     try:
         return read_object(body, "response")
     except DecodeError:
@@ -78,7 +78,7 @@ def read_error(body: bytes, key: str = "message") -> Wire:
 
 
 def class_of_status(status: int | None) -> type[ProviderError]:
-    """Return the error class for a status alone."""
+    """Return the error class for an HTTP status when the body gives no better information."""
     if status is None:
         return OtherProviderError
     if status in _BY_STATUS:
@@ -87,24 +87,26 @@ def class_of_status(status: int | None) -> type[ProviderError]:
 
 
 def class_of_text(text: str) -> type[ProviderError] | None:
-    """Return the error class that a text shows, if any; many hosts have no code for it."""
+    """Return the error class that an error text implies; None if the text matches no pattern."""
     # Throttling first: "too many tokens, wait" is not a context overflow (T185).
     if _THROTTLED.search(text):
         return RateLimitError
     if _OVERFLOW.search(text):
         return ContextOverflowError
-    # Some hosts refuse a key with the status 400 and a general type.
+    # xAI and Gemini refuse a wrong key with status 400 and a general error type.
     return AuthenticationError if _REFUSED_KEY.search(text) else None
 
 
 def refine_class(
     by_type: type[ProviderError], status: int | None, text: str
 ) -> type[ProviderError]:
-    """Return the error class for a type, where a general type is judged by status and text."""
-    # Gateways answer a wrong key or a full quota with the general type of the protocol.
+    """Return the error class for a wire error type, refined by status and text if it is general.
+
+    Gateways report a wrong key or an exhausted quota with the general type of the protocol.
+    """
     by_status = _BY_STATUS.get(status or 0)
     if by_type is ServerError:
-        # A 401 that calls itself a failure of the server would be retried with the refused key.
+        # A 401 whose body claims a server error would otherwise be retried with the refused key.
         return by_status or by_type
     if by_type is not InvalidRequestError:
         return by_type
@@ -112,18 +114,18 @@ def refine_class(
 
 
 class OverflowWording(NamedTuple):
-    """How a provider words a full context window, which its clients search the text for (T218)."""
+    """A provider's error text for a full context window, which its clients search for (T218)."""
 
     plain: str
     counted: str
-    """With `tokens` and `limit`, from which some clients compute how much they have to remove, or
-    with `excess`."""
+    """A format with `tokens` and `limit`, or `excess`: some clients compute from these numbers how
+    much of the conversation they have to remove."""
 
 
 def worded_text(error: ProviderError, wording: OverflowWording) -> str:
-    """Return the text of an error with the words by which clients notice a full context window.
+    """Return the text of an error, with the wording that clients recognise as a context overflow.
 
-    Clients shorten the conversation then, and look for the words of their own provider.
+    A client compacts its conversation only if the text matches the wording of its own provider.
     """
     if not isinstance(error, ContextOverflowError):
         return error.text
@@ -135,18 +137,18 @@ def worded_text(error: ProviderError, wording: OverflowWording) -> str:
 
 
 def stream_error(message_id: str, error: ProviderError, message: Message) -> StreamError:
-    """Make the event that ends a stream with an error and the message received so far."""
+    """Return the event that ends a stream with an error and the message received so far."""
     return StreamError(
         message_id, type(error).__name__, error.text, message, error.status, error.is_retryable
     )
 
 
 def is_failed_stop(reason: StopReason | None) -> bool:
-    """Whether a response with this stop reason is not complete, so that no clean end is encoded."""
+    """Whether a response with this stop reason must not be encoded as a complete one."""
     return reason in (StopReason.ERROR, StopReason.CANCELLED)
 
 
 def failed_stop_error(reason: StopReason | None) -> ProviderError:
-    """Return the error for a response that the model did not end."""
+    """Return the error to send in place of the end of a response that failed or was cancelled."""
     is_cancelled = reason is StopReason.CANCELLED
     return ServerError("the response was cancelled" if is_cancelled else "the response failed")

@@ -9,13 +9,13 @@ from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 
 def decode_functions(wire: Any) -> tuple[ToolDefinition, ...]:
-    """Decode the tools that the client runs; all others stay in the native options."""
+    """Decode the function tools of a request; all other tools remain in the native options only."""
     tools = map(decode_function, maybe_list(wire))
     return tuple(tool for tool in tools if tool is not None)
 
 
 def decode_function(wire: Any) -> ToolDefinition | None:
-    """Decode the definition of a function; None for any other tool."""
+    """Decode a function tool; None for any other kind of tool."""
     function = maybe_object(maybe_object(wire).get("function"))
     name, schema = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or not isinstance(schema, dict | None):
@@ -29,7 +29,7 @@ def decode_function(wire: Any) -> ToolDefinition | None:
 
 
 def encode_functions(tools: Sequence[ToolDefinition]) -> list[Wire]:
-    """Encode the definitions of tools that the client runs."""
+    """Encode tool definitions as function tools."""
     return [
         {
             "type": "function",
@@ -44,24 +44,25 @@ def encode_functions(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 
 def set_functions(native: Wire, tools: Sequence[ToolDefinition]) -> None:
-    """Set the tools of a request; native ones stay while they state the same."""
+    """Set the tools of a request; native function tools with the same meaning remain unchanged."""
     entries = maybe_list(native.get("tools"))
     if (entries or not tools) and decode_functions(entries) == tuple(tools):
         return
     others = [entry for entry in entries if decode_function(entry) is None]
     native["tools"] = [*others, *encode_functions(tools)]
-    # OpenAI refuses an empty list of tools.
+    # OpenAI rejects an empty list of tools with 400.
     if not native["tools"]:
         del native["tools"]
 
 
-_ERROR = "Error: "
+_ERROR_PREFIX = "Error: "
 
 
 def with_error_prefix(content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
-    """Mark the result of a failed call in its text, because the protocol has no flag (T26)."""
+    """Return the content of a failed result with a text prefix: the protocol has no flag (T26)."""
     match content:
-        case (TextBlock(text=str(text)), *rest):
-            return (TextBlock(text if text.startswith(_ERROR) else _ERROR + text), *rest)
+        case (TextBlock(text=str(text)), *others):
+            has_prefix = text.startswith(_ERROR_PREFIX)
+            return (TextBlock(text if has_prefix else _ERROR_PREFIX + text), *others)
         case _:
-            return (TextBlock(_ERROR.strip()), *content)
+            return (TextBlock(_ERROR_PREFIX.strip()), *content)

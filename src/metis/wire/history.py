@@ -19,13 +19,14 @@ WriteJson = Callable[[Any], bytes]
 EncodeEnvelope = Callable[[AdapterOptions, Sequence[ToolDefinition]], Wire]
 """Encodes everything of a request but its messages: options and tools."""
 EncodedJson = bytes | memoryview
-"""Wire messages as they stand in a JSON list: one or several, with commas between them."""
+"""One or several wire messages as they occur in a JSON list, separated by commas."""
 
-_GAP = Raw(b"[\0]")  # no JSON has such a byte, so that it marks where the messages belong
+# JSON contains no NUL byte, so that this one marks where the messages are inserted.
+_PLACEHOLDER = Raw(b"[\0]")
 
 
 class Envelope(Struct, frozen=True, gc=False):
-    """The bytes around the messages of a request, and what they were encoded from."""
+    """The bytes before and after the messages of a request, and the values they encode."""
 
     tools: tuple[ToolDefinition, ...]
     options: AdapterOptions
@@ -33,27 +34,27 @@ class Envelope(Struct, frozen=True, gc=False):
     after: bytes
 
     def matches(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bool:
-        """Whether it was encoded from these very tools and equal options."""
+        """Whether the envelope was encoded from these tools (by identity) and equal options."""
         if len(self.tools) != len(tools) or self.options != options:
             return False
         return all(map(is_, self.tools, tools))
 
 
 class EncodedMessages(Struct, eq=False):
-    """Wire messages that are complete; each is encoded once, with the first body it is in.
+    """Complete wire messages; each is encoded once, together with the first body that contains it.
 
-    The envelope around them is encoded again only when tools or options change.
+    The envelope is encoded again only when tools or options change.
     """
 
     _key: str
-    """The key under which a request holds the messages."""
+    """The key of the messages in a request."""
     _write: WriteJson
     _encoded: list[EncodedJson] = []
     _waiting: list[Any] = []
     _envelope: Envelope | None = None
 
     def copy(self) -> "EncodedMessages":
-        """Return a copy, to which other messages can be added."""
+        """Return an independent copy: messages added to it are not added to this one."""
         encoded, waiting = [*self._encoded], [*self._waiting]
         return EncodedMessages(self._key, self._write, encoded, waiting, self._envelope)
 
@@ -67,7 +68,7 @@ class EncodedMessages(Struct, eq=False):
         self._waiting += messages
 
     def encode_waiting(self) -> None:
-        """Encode the messages that were added since the last body."""
+        """Encode the messages that were added since the last body was built."""
         if self._waiting:
             self._encoded.append(memoryview(self._write(self._waiting))[1:-1])
             self._waiting = []
@@ -79,8 +80,8 @@ class EncodedMessages(Struct, eq=False):
         encode_envelope: EncodeEnvelope,
         open_message: Any = None,
     ) -> bytes:
-        """Return the request body; `open_message` is the last one, which may still grow."""
-        # A long history is encoded with its first body and not copied into another list.
+        """Return the request body; `open_message` is the last message, which may still grow."""
+        # Encoding a long history with its first body avoids one copy of all its bytes.
         if not self._encoded and (self._envelope is None or not self._waiting):
             return self._first_body(tools, options, encode_envelope, open_message)
         self.encode_waiting()
@@ -105,7 +106,7 @@ class EncodedMessages(Struct, eq=False):
         encode_envelope: EncodeEnvelope,
         open_message: Any,
     ) -> bytes:
-        """Encode the first body at once, and cut its messages out by their length, uncopied."""
+        """Encode the first body in one pass, and store its messages as a view of its bytes."""
         messages = self._waiting if open_message is None else [*self._waiting, open_message]
         wire = encode_envelope(options, tools)
         body = self._write({**wire, self._key: messages})
@@ -123,34 +124,34 @@ class EncodedMessages(Struct, eq=False):
     def _new_envelope(
         self, tools: Sequence[ToolDefinition], options: AdapterOptions, wire: Wire
     ) -> Envelope:
-        before, _, after = self._write({**wire, self._key: _GAP}).partition(b"\0")
+        before, _, after = self._write({**wire, self._key: _PLACEHOLDER}).partition(b"\0")
         return Envelope(tuple(tools), options, before, after)
 
 
 class HistoryEncoder(ABC):
-    """Encodes the messages of one conversation, each once, and request bodies with them.
+    """Encodes the messages of one conversation, each once, and builds request bodies from them.
 
-    A copy shares what its original knows of wire ids, which are the same for both.
+    Copies share the wire ids: the wire id of a call is the same in every request.
     """
 
     wire_id_prefix: ClassVar[str] = ""
     """The start of wire ids that are derived from ours."""
     _shared: ClassVar[tuple[str, ...]] = ()
-    """The attributes of a subclass, which its copies share and none of them changes in place.
+    """The attributes that a subclass shares with its copies, and therefore never changes in place.
 
-    The dicts by call id are an exception: what they have of a call is the same for all copies.
+    Dicts by call id may be extended in place: their values are the same for all copies.
     """
 
     def __init__(self, key: str, write: WriteJson) -> None:
-        """Make the encoder of an empty history, which a request holds under `key`."""
+        """Create the encoder of an empty history; `key` is the key of the messages in a request."""
         self._encoded = EncodedMessages(key, write)
         self._open: Any = None
-        """The last wire message, while others may join it."""
+        """The last wire message, as long as further blocks may be added to it."""
         self._wire_ids: dict[str, str] = {}
 
     def copy(self) -> Self:
-        """Return an encoder of the same history, to which other messages can be added."""
-        # One by one and without __init__: a copied `__dict__` takes three times as long.
+        """Return an encoder of the same history that can be extended independently."""
+        # Attributes are assigned one by one: copying `__dict__` takes three times as long.
         other = object.__new__(type(self))
         other._encoded, other._open = self._encoded.copy(), self._open
         other._wire_ids = self._wire_ids
@@ -160,7 +161,7 @@ class HistoryEncoder(ABC):
 
     @property
     def is_empty(self) -> bool:
-        """Whether a request would hold no message beside its instructions."""
+        """Whether a request would contain no message besides the system prompt."""
         return self._open is None and self._encoded.is_empty
 
     @abstractmethod
@@ -172,7 +173,7 @@ class HistoryEncoder(ABC):
         return self._encoded.body(tools, options, self._encode_envelope, self._open)
 
     def encode_waiting(self) -> None:
-        """Encode the messages now that other encoders will share, as copies of this one."""
+        """Encode all complete messages now, so that copies share the bytes."""
         self._encoded.encode_waiting()
 
     @abstractmethod

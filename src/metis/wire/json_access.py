@@ -15,55 +15,55 @@ read_value = msgspec.json.Decoder().decode
 """Reads any JSON."""
 
 
-def read_object(body: bytes, what: str) -> Wire:
-    """Read the JSON object of a body; `what` names it in the error."""
+def read_object(body: bytes, kind: str) -> Wire:
+    """Read the JSON object of a body; `kind`, such as `request`, names it in a DecodeError."""
     try:
         value = read_value(body)
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise DecodeError(f"a {what} is a JSON object")
+        raise DecodeError(f"a {kind} is a JSON object")
     return cast("Wire", value)
 
 
 def object_at(value: Any, path: str) -> Wire:
-    """Return a value that must be an object; `path` is for the error."""
+    """Return a value that must be an object; a DecodeError names `path` otherwise."""
     if not isinstance(value, dict):
         raise DecodeError(f"expected an object, got {describe(value)}", path=path)
     return cast("Wire", value)
 
 
 def list_at(value: Any, path: str) -> list[Any]:
-    """Return a value that must be a list; `path` is for the error."""
+    """Return a value that must be a list; a DecodeError names `path` otherwise."""
     if not isinstance(value, list):
         raise DecodeError(f"expected an array, got {describe(value)}", path=path)
     return cast("list[Any]", value)
 
 
 def unknown_role(role: Any, path: str) -> DecodeError:
-    """Return the error for a message with an unknown role, or none."""
+    """Return the error for a message at `path` whose role is unknown or missing."""
     fault = f"unknown role {role!r}" if isinstance(role, str) else f"the role is {describe(role)}"
     return DecodeError("a message has a role" if role is None else fault, path=f"{path}.role")
 
 
 def maybe_object(value: Any) -> Wire:
-    """Return an object; an empty one if the value is none."""
+    """Return the value if it is an object, else an empty object."""
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType] - JSON has string keys, and a cast costs time
 
 
 def maybe_list(value: Any) -> list[Any]:
-    """Return a list; an empty one if the value is none."""
+    """Return the value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType] - of anything, and a cast costs time
 
 
 def maybe_text(value: Any) -> str | None:
-    """Return a string, if the value is one."""
+    """Return the value if it is a string, else None."""
     return value if isinstance(value, str) else None
 
 
 def maybe_count(value: Any) -> int | None:
-    """Return an integer that is not negative, if the value is one that every store can hold."""
-    # `type` and not `isinstance`: true and false are integers in Python, but no counts.
+    """Return the value if it is a non-negative integer of 63 bits, else None."""
+    # `type` and not `isinstance`: `true` and `false` are instances of int in Python.
     return value if type(value) is int and 0 <= value <= _MAX_COUNT else None
 
 

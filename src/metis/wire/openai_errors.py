@@ -66,7 +66,7 @@ _STREAM_CODES: Mapping[type[ProviderError], str] = {
     RateLimitError: "rate_limit_exceeded",
 }
 _FINAL_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-"""Codes of a limit that does not end by waiting: a retry would only fail again (T187)."""
+"""Codes of a spending limit, which does not reset with time: a retry fails again (T187)."""
 _WAIT_TIME = re.compile(
     r"(?:try again in|retry (?:after|in)|retryDelay\W+)\s*(\d+(?:\.\d+)?)\s*"
     r"(ms|milliseconds?|m(?:in(?:utes?)?)?(?![a-z])|s(?:ec(?:onds?)?)?)?",
@@ -86,14 +86,14 @@ _write_json = msgspec.json.Encoder(order="deterministic").encode
 def decode_error(
     body: bytes | Wire, status: int | None = None, provider: str = "openai"
 ) -> ProviderError:
-    """Decode an error body, JSON or not; the text of the provider is kept."""
+    """Decode an error body, which may be any bytes, into an error with the provider's text."""
     wire = _read_body(body) if isinstance(body, bytes) else body
     value = wire.get("error", wire.get("detail"))
     error = maybe_object(value) or wire
     text = _text_of(error, value)
     code, kind = _name(error.get("code")), _name(error.get("type"))
     status = _error_status(status, error)
-    # OpenRouter's message is general; the text of the provider behind it is in `metadata.raw`.
+    # OpenRouter's message is generic; the error text of the upstream provider is in `metadata.raw`.
     full_text = f"{text} {maybe_object(error.get('metadata')).get('raw', '')}"
     decoded = _class_of((code, kind), status, full_text)(
         text,
@@ -126,12 +126,12 @@ def _text_of(error: Wire, value: Any) -> str:
 
 
 def _name(value: Any) -> str | None:
-    """Return a code or a type as text; some hosts send numbers."""
+    """Return an error code or type as text; OpenRouter and others send numbers."""
     return str(value) if isinstance(value, str | int) and value != "" else None
 
 
 def _error_status(status: int | None, error: Wire) -> int | None:
-    """Return the status of a failed response, or the one in the body."""
+    """Return the HTTP status if it is an error, else the status stated in the body, else None."""
     if status is not None and status >= FIRST_ERROR_STATUS:
         return status
     # OpenRouter sends errors with status 200, in a body or in a stream (T132, T189).
@@ -147,7 +147,7 @@ def _class_of(names: tuple[str | None, ...], status: int | None, text: str) -> t
         return refine_class(by_name, status, text)
     by_status = class_of_status(status)
     if by_status in (InvalidRequestError, OtherProviderError, ServerError):
-        # Many hosts have no code for an overflow of the context, and report it with 400 or 500.
+        # Many hosts report a context overflow with 400 or 500 and no code; only the text shows it.
         by_text = class_of_text(text)
         if by_text is not None:
             return by_text
@@ -165,12 +165,12 @@ def _request_id(wire: Wire, error: Wire, text: str) -> str | None:
 
 
 def _retry_after_s(error: Wire, text: str) -> float | None:
-    """Return how long the body asks to wait."""
+    """Return the seconds to wait before a retry, from the body of an error."""
     value = error.get("retry_after")
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
         return float(value)
-    # OpenAI states it in the text, as a fraction ("try again in 45.8s"), Gemini as `retryDelay`;
-    # without it a retry comes too early and counts against the limit (T187).
+    # OpenAI has it in the text, as a fraction ("try again in 45.8s"), Gemini as `retryDelay`. An
+    # earlier retry fails and counts against the rate limit (T187).
     in_text = _WAIT_TIME.search(text)
     if in_text is None:
         return None
@@ -180,7 +180,7 @@ def _retry_after_s(error: Wire, text: str) -> float | None:
 
 
 def stream_failure(error: ProviderError) -> Wire:
-    """Return the error of a response that failed; Codex decides by its code what to do."""
+    """Return the `error` of a failed response; Codex decides by its code whether to retry."""
     text = error.text if error.provider else worded_text(error, OVERFLOW)
     return {"code": error.code or _STREAM_CODES.get(type(error), "server_error"), "message": text}
 
@@ -190,7 +190,7 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
     status, kind, code = _WIRE_ERRORS.get(type(error), (500, "server_error", None))
     text = error.text if error.provider else worded_text(error, OVERFLOW)
     if error.retry_after_s is not None and not error.provider and not _WAIT_TIME.search(text):
-        # Codex and others read the time to wait from the text.
+        # Codex reads the time to wait from the text.
         text = f"{text} Please try again in {error.retry_after_s:g}s."
     inner: Wire = {
         "message": text,

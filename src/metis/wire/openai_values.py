@@ -17,12 +17,12 @@ from metis.canonical.blocks import (
 from metis.wire.json_access import Wire
 
 ANY_FILE = "application/octet-stream"
-"""The media type of a file that is only known by its id."""
+"""The media type of a file that is referenced by id, whose real type is unknown."""
 PDF = "application/pdf"
-"""The media type that a document without one is assumed to have."""
+"""The media type of a document that does not state one."""
 
 _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
-# The API names the file format, not the media type; it takes `wav` and `mp3` only (T99).
+# OpenAI expects a file format, not a media type, and accepts only `wav` and `mp3` (T99).
 _AUDIO_TYPES = {"mp3": "audio/mpeg"}
 _AUDIO_FORMATS = {media_type: name for name, media_type in _AUDIO_TYPES.items()}
 _MAX_INDEX = 2**63
@@ -35,7 +35,7 @@ def parse_data_url(url: str) -> tuple[str, str] | None:
 
 
 def media_url(source: MediaSource | ImageSource, media_type: str) -> str | None:
-    """Return the URL for a source; None if the provider could not open it."""
+    """Return the URL or data URL for a source; None for files that only another host can read."""
     if source.kind == "base64":
         return f"data:{media_type};base64,{source.data}"
     return source.data if source.kind == "url" else None
@@ -51,7 +51,7 @@ def decode_image_url(url: str) -> ImageBlock:
 
 
 def decode_audio(wire: Wire) -> AudioBlock | None:
-    """Decode a part of audio; None if it has another form."""
+    """Decode an audio part; None if `input_audio` is not of the documented form."""
     match wire.get("input_audio"):
         case {"data": str(data), "format": str(name)}:
             media_type = _AUDIO_TYPES.get(name, f"audio/{name}")
@@ -61,7 +61,7 @@ def decode_audio(wire: Wire) -> AudioBlock | None:
 
 
 def encode_audio(block: AudioBlock) -> Wire | None:
-    """Encode audio as a part; None if its data is elsewhere."""
+    """Encode an audio part; None unless the block contains the data."""
     if block.source.kind != "base64":
         return None
     kind = block.media_type
@@ -70,18 +70,18 @@ def encode_audio(block: AudioBlock) -> Wire | None:
 
 
 def file_name(block: DocumentBlock) -> str:
-    """Return the name of a document, or one made of its type."""
-    # Without a filename OpenAI takes `file_data` for a reference: 400, `file_id` is missing.
+    """Return the name of a document, or a name derived from its media type."""
+    # Without a filename OpenAI rejects `file_data` with 400, "`file_id` is missing".
     return block.name or f"document.{block.media_type.partition('/')[2]}"
 
 
 def decode_index(value: Any) -> int | None:
-    """Return an index of a citation, if it is a number that a store can hold."""
+    """Return the index of a citation if it is an integer of 64 bits, else None."""
     return value if type(value) is int and abs(value) < _MAX_INDEX else None
 
 
 def encode_page(citation: Citation) -> Wire | None:
-    """Encode the web page of another provider's citation; None if it cites no page."""
+    """Encode another provider's citation of a web page; None if the citation has no URL."""
     if citation.url is None:
         return None
     return {
@@ -94,11 +94,11 @@ def encode_page(citation: Citation) -> Wire | None:
 
 def input_tokens(prompt: int, cached: int, written: int) -> int:
     """Return the prompt tokens that were neither read from the cache nor written to it."""
-    # xAI counts cached tokens apart for some models: then the parts exceed the sum (T143).
+    # xAI excludes cached tokens from the prompt of some models: the parts exceed it (T143).
     return prompt - cached - written if cached + written <= prompt else prompt
 
 
 def decode_cost(value: Any) -> Decimal | None:
-    """Return what the host charged, if it is an amount of money."""
+    """Return the cost that the host reports, if it is a finite, non-negative number."""
     is_amount = type(value) in (int, float) and 0 <= value < math.inf
     return Decimal(str(value)) if is_amount else None

@@ -1,19 +1,19 @@
-"""The original form of a message: how a provider wrote it, so that it is written back the same.
+"""The original form of a message: how its wire message differs from the one that we would encode.
 
-The canonical form states what a message means; a wire message can state the same in different JSON.
-For requests to the same provider the difference is stored in the metadata of the message, under the
-name of the protocol, where only the codec that wrote it looks. It belongs to the provider that the
-message came from: hosts of one protocol do not know each other's ids and extra keys.
+The canonical form contains the meaning of a message; different JSON can have the same meaning. To
+send the provider exactly its own JSON again, the difference is stored in the metadata of the
+message, under the name of the protocol; only the codec of this protocol reads it. It is sent only
+to the provider that the message came from: other hosts reject unknown ids and extra keys.
 
-- `joined`: the message shares its wire message with the one before it
-- `apart`: the message has a wire message of its own, although neighbours of its role share one
+- `joined`: the message shares its wire message with the preceding message
+- `apart`: the message has a separate wire message, although messages of its role usually share one
 - `plain`: the content was a string, not a list of parts
 - `success`: a tool result states explicitly that it succeeded
 - `keys`: keys of the wire message that the canonical form has no field for
-- `blocks`: parts that hold more than their block, by index, as they were received
-- `digest`: the content digest that `blocks` belongs to; in a message that has changed since, they
-  are found by what they decode to
-- `ids`: the provider's ids of the tool calls in this message, by ours
+- `blocks`: the received JSON of parts whose block does not contain all of it, by index
+- `digest`: the content digest that `blocks` belongs to; if the message has changed since, the
+  entries are matched with blocks by decoding them
+- `ids`: the provider's ids of the tool calls in this message, by tool_use_id
 """
 
 from bisect import bisect_left
@@ -31,9 +31,9 @@ EMPTY: Mapping[str, Any] = {}
 write_sorted = msgspec.json.Encoder(order="deterministic").encode
 """Writes JSON with sorted keys, to compare values: `1`, `1.0` and `true` are different."""
 PROTOCOL_ONLY_KEYS = frozenset({"apart", "carriers", "digest", "ids", "joined", "plain", "success"})
-"""The keys of an original form that other protocols lose nothing by."""
+"""The keys of an original form that have no meaning for other protocols."""
 CANONICAL_KEYS = frozenset({"role", "content", "tool_calls"})
-"""Keys of a wire message that blocks hold, in whatever form."""
+"""The keys of a wire message whose values become blocks."""
 
 
 def original_form_of(message: Message, protocol: str) -> Mapping[str, Any]:
@@ -65,72 +65,76 @@ def without_original_form(message: Message) -> Message:
 def original_blocks(
     message: Message, form: Mapping[str, Any], decode: Callable[[Any], ContentBlock]
 ) -> Mapping[str, Any]:
-    """Return the original blocks by the index that their block has now.
+    """Return the original JSON of blocks, by the current index of the block.
 
-    A message may have been changed since: blocks that are as they were keep their original form,
-    also if others were changed, added or removed. `decode` decodes a block with its wire ids.
+    The message may have been edited: unchanged blocks keep their original JSON even if others were
+    changed, added or removed. `decode` decodes the JSON of a block, with its wire ids.
     """
     blocks = form.get("blocks", EMPTY)
-    # The digest is computed only if there is something to protect by it.
+    # Without stored blocks the digest, which hashes the whole content, is not needed.
     if not blocks or form.get("digest") == message.content_digest():
         return blocks
-    ours = {wire_id: call for call, wire_id in (form.get("ids") or EMPTY).items()}
-    decoded = {index: _with_our_id(decode(wire), ours) for index, wire in blocks.items()}
-    before = {int(index): write_sorted(block) for index, block in decoded.items()}
-    after = [write_sorted(block) for block in message.content]
-    return {str(now): blocks[str(index)] for index, now in aligned(before, after).items()}
+    call_ids = {wire_id: call for call, wire_id in (form.get("ids") or EMPTY).items()}
+    decoded = {index: _with_call_id(decode(wire), call_ids) for index, wire in blocks.items()}
+    stored = {int(index): write_sorted(block) for index, block in decoded.items()}
+    current = [write_sorted(block) for block in message.content]
+    return {str(new): blocks[str(old)] for old, new in aligned(stored, current).items()}
 
 
-def _with_our_id(block: ContentBlock, ours: Mapping[str, str]) -> ContentBlock:
+def _with_call_id(block: ContentBlock, call_ids: Mapping[str, str]) -> ContentBlock:
+    """Return a block with our id of its call in place of the wire id."""
     if isinstance(block, ToolUseBlock):
-        return replace(block, id=ours.get(block.id, block.id))
+        return replace(block, id=call_ids.get(block.id, block.id))
     if isinstance(block, ToolResultBlock):
-        return replace(block, tool_use_id=ours.get(block.tool_use_id, block.tool_use_id))
+        return replace(block, tool_use_id=call_ids.get(block.tool_use_id, block.tool_use_id))
     return block
 
 
 def aligned(before: Mapping[int, object], after: Sequence[object]) -> dict[int, int]:
-    """Return the index now of each part that was at an index before and is still there.
+    """Return the new index of each part that is still present, by its old index.
 
-    Parts are compared by hashable keys. Equal ones stay in their order, each as near to its old
-    place as it can.
+    Parts are compared by hashable keys. The order of the parts is preserved; of several equal
+    candidates the one nearest to the old index is used.
     """
-    places: dict[object, list[int]] = {}
+    indexes: dict[object, list[int]] = {}
     for index, key in enumerate(after):
-        places.setdefault(key, []).append(index)
-    places_now: dict[int, int] = {}
+        indexes.setdefault(key, []).append(index)
+    new_indexes: dict[int, int] = {}
     start = 0
-    for index in sorted(before):
-        candidates = places.get(before[index], ())
+    for old_index in sorted(before):
+        candidates = indexes.get(before[old_index], ())
         first = bisect_left(candidates, start)
-        at = bisect_left(candidates, index, first)
-        near = [candidates[n] for n in (at - 1, at) if first <= n < len(candidates)]
-        if near:
-            now = min(near, key=lambda each: abs(each - index))
-            places_now[index], start = now, now + 1
-    return places_now
+        at = bisect_left(candidates, old_index, first)
+        nearest = [candidates[n] for n in (at - 1, at) if first <= n < len(candidates)]
+        if nearest:
+            new_index = min(nearest, key=lambda index: abs(index - old_index))
+            new_indexes[old_index], start = new_index, new_index + 1
+    return new_indexes
 
 
 def provider_raw_of(protocol: str, form: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the value of `provider_raw` for an original form; None if the form is empty."""
-    # Only what differs from the usual form takes space in the store.
+    # Empty values are the default; storing them would only take space.
     stored = {name: value for name, value in form.items() if value}
     return {protocol: stored} if stored else None
 
 
 def form_metadata(protocol: str, form: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a message that has an original form, for readers of its own files."""
+    """Return the metadata fields of an original form, for importers that create messages."""
     return {"provider_raw": provider_raw_of(protocol, form)}
 
 
-# Cache marks are hints of the message, and the others mean nothing outside of their protocol.
+# Cache marks become hints of the message; the other keys have no meaning in another protocol.
 _MEANINGLESS_KEYS = frozenset({"cache_control", "caller", "index"})
 _MEANINGLESS_VALUES: tuple[object, ...] = (None, "", False, [], {}, {"type": "direct"})
 _DEFAULTS = (("detail", "auto"), ("type", "custom"), ("type", "function"))
 
 
 def unmapped_paths(wire: object, plain: object, path: str) -> Iterator[str]:
-    """Yield the paths of keys that a part has beyond its plain form; values are not compared."""
+    """Yield the paths of meaningful keys of `wire` that are missing in `plain`, at any depth.
+
+    `plain` is the part as it would be encoded from its block. Values are not compared.
+    """
     if isinstance(wire, dict) and isinstance(plain, dict):
         mapped = cast("dict[str, object]", plain)
         for key, value in cast("dict[str, object]", wire).items():
@@ -145,14 +149,14 @@ def unmapped_paths(wire: object, plain: object, path: str) -> Iterator[str]:
 
 
 def is_meaningful(key: str, value: object) -> bool:
-    """Whether another protocol loses something without a key."""
+    """Whether dropping a key with this value is a loss for another protocol."""
     if key in _MEANINGLESS_KEYS or value in _MEANINGLESS_VALUES:
         return False
     return (key, value) not in _DEFAULTS
 
 
 def provider_tool_ids(message: Message) -> dict[str, str]:
-    """Return the wire ids of the calls in a message, by our ids."""
+    """Return the wire ids of the calls in a message, by tool_use_id."""
     wire_ids: dict[str, str] = {}
     for form in (message.metadata.provider_raw or EMPTY).values():
         if isinstance(form, Mapping):
@@ -161,7 +165,7 @@ def provider_tool_ids(message: Message) -> dict[str, str]:
 
 
 def with_tool_ids(message: Message, ids: Mapping[str, str]) -> Message:
-    """Return a message whose calls have other ids of ours: `ids` maps the old ones to new ones."""
+    """Return a message with its wire ids stored under new tool_use_ids; `ids` maps old to new."""
     raw = message.metadata.provider_raw
     if not provider_tool_ids(message) or raw is None:
         return message
@@ -175,14 +179,14 @@ def with_tool_ids(message: Message, ids: Mapping[str, str]) -> Message:
 
 
 def response_events(message: Message) -> Iterator[StreamEvent]:
-    """Yield the events of a response that was not streamed, with the ids that its provider gave."""
+    """Yield the stream events of a plain response, with the wire ids of its provider."""
     for protocol, form in (message.metadata.provider_raw or EMPTY).items():
         if isinstance(form, Mapping) and "response" in form:
             stored = cast("Mapping[str, Any]", form)
             forms = stored.get("blocks") or EMPTY
-            # What is as the blocks say has no form; edited content may have that of another block.
-            is_same = forms and stored.get("digest") == message.content_digest()
+            # After an edit an index may belong to another block, so that the forms are not used.
+            is_unchanged = forms and stored.get("digest") == message.content_digest()
             return events_of_message(
-                message, protocol, stored.get("ids") or EMPTY, forms if is_same else EMPTY
+                message, protocol, stored.get("ids") or EMPTY, forms if is_unchanged else EMPTY
             )
     return events_of_message(message)

@@ -11,7 +11,7 @@ from metis.catalog.model_rules import SchemaDialect
 from metis.wire.json_access import Wire, maybe_object, maybe_text
 
 DEFAULT_SCHEMA_NAME = "answer"
-"""The name of a schema without one, where a protocol requires it."""
+"""The name for a schema without a name, because OpenAI requires one."""
 
 
 class OutputFormat(Struct, frozen=True):
@@ -29,7 +29,7 @@ class OutputFormat(Struct, frozen=True):
     """Whether the provider must enforce the schema, and not only show it to the model."""
 
     def __post_init__(self) -> None:
-        """Refuse a schema that no provider could read."""
+        """Raise an error for a schema that is not a JSON object."""
         if self.schema is None:
             return
         fault = json_fault(self.schema)
@@ -61,28 +61,32 @@ class OutputFormatCodec(Struct, frozen=True):
     """Whether the provider always enforces the schema."""
 
     def apply(self, wire: Wire, output: OutputFormat | None, *, keep_native: bool) -> None:
-        """Set the option in a request; native keys stay while they state the same.
+        """Set the option in a request; native keys with the same meaning remain unchanged.
 
-        Without the option they stay, too, if `keep_native` states that they were not decoded.
+        With `keep_native`, the native keys also remain if the option is not set: then they were
+        not decoded into it.
         """
         if output is None and keep_native:
             return
-        # Compared by meaning: the keys of a client stay byte for byte if they state the same.
+        # Compared by meaning: equivalent keys of a client are sent byte for byte.
         if output != self.decode(wire).output:
             self.encode(wire, output, "json")
 
 
 def decode_named_schema(wire: object, prefix: str) -> DecodedOutput:
-    """Decode a schema with its name, in the form of both OpenAI protocols."""
-    stated = maybe_object(wire)
-    schema = stated.get("schema")
+    """Decode a schema with its name, in the form of both OpenAI protocols.
+
+    `prefix` is the path of the object in the request, which the returned keys begin with.
+    """
+    named_schema = maybe_object(wire)
+    schema = named_schema.get("schema")
     if not isinstance(schema, dict | None):
         return UNSTATED_OUTPUT
     output = OutputFormat(
         cast("Wire", schema or {}),
-        maybe_text(stated.get("name")),
-        maybe_text(stated.get("description")),
-        strict=stated.get("strict") is True,
+        maybe_text(named_schema.get("name")),
+        maybe_text(named_schema.get("description")),
+        strict=named_schema.get("strict") is True,
     )
     keys = ("schema", "name", "description", "strict", "type")
     return DecodedOutput(output, frozenset(prefix + key for key in keys))

@@ -11,7 +11,7 @@ from metis.wire.json_access import Wire, maybe_count, maybe_object, maybe_text
 
 
 class Reasoning(Struct, frozen=True):
-    """How much a model thinks: an effort or a number of tokens; neither lets the model decide.
+    """How much a model reasons: an effort or a token budget; without either the model decides.
 
     >>> Reasoning("low")
     Reasoning(effort='low', budget_tokens=None)
@@ -21,7 +21,7 @@ class Reasoning(Struct, frozen=True):
     budget_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an unknown effort or an empty budget."""
+        """Raise an error for an unknown effort or a budget below one."""
         if self.effort is not None and self.effort not in EFFORTS:
             fault = f"unknown effort {self.effort!r}; use one of {', '.join(EFFORTS)}"
             raise InvalidValueError(fault, path="$.effort")
@@ -36,7 +36,7 @@ class Reasoning(Struct, frozen=True):
 
 
 REASONING_OFF = Reasoning("none")
-"""The option that turns thinking off."""
+"""The option that turns reasoning off."""
 
 
 class DecodedReasoning(Struct, frozen=True):
@@ -58,29 +58,30 @@ class ReasoningCodec(Struct, frozen=True):
     """Sets the keys of a request, in one of the forms of the protocol; None removes them."""
 
     def apply(self, wire: Wire, reasoning: Reasoning | None, *, keep_native: bool) -> None:
-        """Set the option in a request; native keys stay while they state the same.
+        """Set the option in a request; native keys with the same meaning remain unchanged.
 
-        Without the option they stay, too, if `keep_native` states that they were not decoded.
+        With `keep_native`, the native keys also remain if the option is not set: then they were
+        not decoded into it.
         """
         if reasoning is None and keep_native:
             return
-        # Compared by meaning: the keys of a client stay byte for byte if they state the same.
+        # Compared by meaning: equivalent keys of a client are sent byte for byte.
         if reasoning != self.decode(wire).reasoning:
             self.encode(wire, reasoning, None)
 
 
 def effort_of(value: object) -> Effort | None:
-    """Return an effort, if the value is one."""
+    """Return the value if it is an effort, else None."""
     return value if isinstance(value, str) and value in EFFORTS else None
 
 
 def budget_of(value: object) -> int | None:
-    """Return a number of tokens above zero, if the value is one."""
+    """Return the value if it is a token count above zero, else None."""
     return maybe_count(value) or None
 
 
 def set_inner_keys(wire: Wire, name: str, changes: Mapping[str, Any]) -> None:
-    """Set keys of an object within a request; None removes one, and an empty object goes."""
+    """Set keys of the object `name` in a request; None removes a key; empty objects go too."""
     inner = dict(maybe_object(wire.get(name)))
     for key, value in changes.items():
         inner.pop(key, None)
@@ -99,9 +100,10 @@ _TYPE, _BUDGET = f"{CLAUDE_THINKING}.type", f"{CLAUDE_THINKING}.budget_tokens"
 def decode_claude_thinking(
     wire: Mapping[str, Any], prefix: str = "", fallback_key: str = ""
 ) -> DecodedReasoning:
-    """Decode the reasoning of a Claude model from keys whose path begins with `prefix`.
+    """Decode the reasoning of a Claude model.
 
-    `fallback_key` is a key of `wire` that states the effort if the usual ones do not.
+    `prefix` is added to the paths of the keys. `fallback_key` is a key of `wire` with the effort
+    for requests that have none in `output_config`.
     """
     thinking = maybe_object(wire.get(CLAUDE_THINKING))
     inner = effort_of(maybe_object(wire.get(CLAUDE_OUTPUT)).get("effort"))
@@ -109,15 +111,15 @@ def decode_claude_thinking(
     keys = frozenset({prefix + _EFFORT if inner else fallback_key}) if effort else frozenset[str]()
     kind = {prefix + _TYPE}
     match maybe_text(thinking.get("type")):
-        # For some models `between_tools` is the least thinking there is.
+        # Models that cannot turn thinking off accept `between_tools` as the minimum.
         case "disabled" | "between_tools":
             return DecodedReasoning(Reasoning("none"), frozenset(kind))
         case "adaptive":
             return DecodedReasoning(Reasoning(effort), keys | kind)
         case "enabled":
             budget = budget_of(thinking.get("budget_tokens"))
-            stated = kind if budget is None else {*kind, prefix + _BUDGET}
-            return DecodedReasoning(Reasoning(effort, budget), keys | stated)
+            thinking_keys = kind if budget is None else {*kind, prefix + _BUDGET}
+            return DecodedReasoning(Reasoning(effort, budget), keys | thinking_keys)
         case _:
             return DecodedReasoning(Reasoning(effort) if effort else None, keys)
 
@@ -125,7 +127,7 @@ def decode_claude_thinking(
 def encode_claude_thinking(
     wire: Wire, reasoning: Reasoning | None, form: ReasoningForm | None
 ) -> None:
-    """Encode reasoning for a Claude model: newer ones take an effort, older ones a budget (T48)."""
+    """Set the reasoning of a Claude model: newer models accept an effort, older a budget (T48)."""
     thinking: Wire = {"type": None, "budget_tokens": None}
     effort = None
     if reasoning is not None and reasoning.is_off:
@@ -134,7 +136,7 @@ def encode_claude_thinking(
         thinking |= {"type": "enabled", "budget_tokens": reasoning.budget_tokens}
     elif reasoning is not None:
         thinking["type"], effort = "adaptive", reasoning.effort
-    # The API refuses `display` for thinking that is turned off.
+    # Anthropic rejects `display` if thinking is turned off.
     if thinking["type"] in (None, "disabled", "between_tools"):
         thinking["display"] = None
     set_inner_keys(wire, CLAUDE_THINKING, thinking)

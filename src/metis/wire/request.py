@@ -1,4 +1,4 @@
-"""What the requests of all protocols share: the messages of a request while they are decoded."""
+"""Request decoding that all protocols share: the draft of the messages, and the decoding steps."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -19,9 +19,9 @@ _make_metadata = raw_constructor(MessageMetadata)
 
 
 class RequestDraft:
-    """The messages of a request while they are decoded.
+    """The messages of a request while they are decoded, as role, content and metadata.
 
-    They wait as role, content and metadata: ids are made for all of them at once.
+    Message ids are created for all of them together, because that is faster.
     """
 
     def __init__(self, context: RequestContext, protocol: str) -> None:
@@ -32,19 +32,19 @@ class RequestDraft:
         self._start = 0
 
     def paused(self) -> Self | None:
-        """Return a draft that goes on after these messages and holds only those that follow.
+        """Return a draft that continues after these messages and contains only later ones.
 
-        None if the next wire message may still change the last one of these.
+        None if the next wire message may still change the last message of this draft.
         """
         other = object.__new__(type(self))
-        drafts = self._drafts[-1:]  # a decoder may look at the message before
+        drafts = self._drafts[-1:]  # decoders may read the preceding message
         changes = {"_drafts": drafts, "_start": len(drafts)}
         other.__dict__ = {**self.__dict__, **changes}
         other._detach()
         return other
 
     def _detach(self) -> None:
-        """Copy the state that the draft changes, after it was made from another one."""
+        """Copy mutable state, after `paused` created this draft with the state of another one."""
 
     @property
     def count(self) -> int:
@@ -56,7 +56,7 @@ class RequestDraft:
         session_id, created_at = self._context.session_id, self._context.created_at
         drafts = self._drafts[self._start :] if self._start else self._drafts
         ids = new_ulids(len(drafts))
-        # A list first: a tuple of a generator takes longer, and histories are long.
+        # `tuple` of a list is faster than of a generator; a gateway decodes long histories.
         return tuple(
             [
                 _make_message(
@@ -77,24 +77,23 @@ def _fits(_: object) -> bool:
 
 
 class RequestSteps(Struct, frozen=True, kw_only=True):
-    """How a protocol decodes a request, step by step; a reader goes on where an earlier one ended.
+    """The steps by which a protocol decodes a request; decoding can resume after any message.
 
-    What a wire message becomes depends on the wire messages before it and on nothing else: how
-    often an id was used, which calls wait for results, whose turn it is. All of that is in the
-    draft.
+    How a wire message is decoded depends only on the wire messages before it: how often an id was
+    used, which calls have no result yet, which role was last. The draft contains this state.
     """
 
     key: str
-    """The key of a request that holds its list of wire messages."""
+    """The key of the list of wire messages in a request."""
     response_mark: bytes
-    """Bytes that a history with a response contains."""
+    """Bytes that every history with a response contains."""
     draft: Callable[[RequestContext], Any]
-    """Makes the draft of an empty history."""
+    """Creates the draft of an empty history."""
     begin: Callable[[Any, Wire], None]
-    """Adds what is outside of the messages, such as a system prompt, and removes its key."""
+    """Adds content outside of the message list, such as a system prompt, and removes its key."""
     add: Callable[[Any, bytes, int], None]
-    """Adds a wire message, as JSON, by its position."""
+    """Adds a wire message, given as JSON with its position in the list."""
     end: Callable[[Wire, RequestContext], tuple[tuple[ToolDefinition, ...], AdapterOptions]]
     """Decodes the other keys of the request."""
     fits: Callable[[Any], bool] = _fits
-    """Whether a whole request with the messages of a draft would be decoded by these steps."""
+    """Whether `decode_request` would decode a request with the messages of a draft the same way."""

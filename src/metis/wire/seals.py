@@ -1,15 +1,15 @@
-"""Seals of other providers, in an envelope that a client holds for us.
+"""Envelopes: seals of one provider, wrapped for a client of another provider's protocol.
 
 A seal is a part of a response that only its issuer can read: the signature of thinking, redacted
-thinking, encrypted reasoning. Clients send it back with their history. A client of another protocol
-than the issuer's has a field for seals of its own provider; a foreign seal goes there in an
-envelope, never as it is, because whoever receives it next would take it for genuine.
+thinking, encrypted reasoning. Clients return it with their history. The protocol of the client has
+a field for seals of its own provider. A foreign seal is sent in this field inside an envelope:
+unchanged, the client's provider would later treat it as its own and reject the request.
 
-An envelope is standard base64, because some of these fields hold bytes and SDKs decode them: 12
-bytes that no provider begins a seal with (the last is the version), a checksum, and JSON that names
-the issuer. Nothing is stored for it. It is not encrypted: its bytes are those that the client would
-have received anyway, and a client that forges one has only its own bytes sent to the issuer that it
-names.
+An envelope is standard base64, because some of these fields contain bytes that SDKs decode: 12
+bytes that no provider's seal begins with (the last is the version), a checksum, and JSON that names
+the issuer. The envelope is self-contained, so that nothing is stored for it. It is not encrypted:
+the client would receive the same bytes from the issuer. A forged envelope only causes the client's
+bytes to be sent to the issuer that it names.
 """
 
 import binascii
@@ -25,9 +25,9 @@ from metis.canonical.blocks import RedactedThinkingBlock, ThinkingBlock
 Thinking = ThinkingBlock | RedactedThinkingBlock
 
 MAX_ENVELOPE_CHARS: Final = 1 << 23
-"""How long an envelope may be; encrypted reasoning of a long response has some 100,000."""
+"""The longest envelope; encrypted reasoning of a long response has some 100,000 characters."""
 DAMAGED_ISSUER: Final = "damaged envelope"
-"""The issuer of an envelope that cannot be opened: no provider, so that it is never sent."""
+"""The issuer of a seal whose envelope cannot be read: matches no provider, so it is never sent."""
 
 _MAGIC: Final = b"metis\0seal\0\x01"
 _PREFIX: Final = pybase64.b64encode_as_string(_MAGIC)
@@ -38,7 +38,7 @@ _URLSAFE = str.maketrans("-_", "+/")
 
 
 class Seal(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What an envelope holds: a seal with the fields of its block that only the issuer reads."""
+    """The content of an envelope: a seal and the fields of its block that only the issuer reads."""
 
     issuer: str
     value: str
@@ -46,20 +46,20 @@ class Seal(Struct, omit_defaults=True, forbid_unknown_fields=True):
     id: str | None = None
     format: str | None = None
     length: int = 0
-    """How many characters the thinking has, which some clients get as parts of their own."""
+    """The number of characters of the thinking, for clients that get its text in other parts."""
     place: tuple[int, int] | None = None
-    """How many characters of text, without blanks, and how many calls came before it; for protocols
-    in which thinking has no place among the other blocks."""
+    """The position of the thinking in its message: the characters of text before it, without
+    whitespace, and the calls before it. For protocols where thinking is not in the block list."""
 
     def block(self, text: str) -> Thinking:
-        """Return the block with this seal."""
+        """Return the thinking block with this seal; `text` is ignored for redacted thinking."""
         if self.kind == "data":
             return RedactedThinkingBlock(self.value, self.id, self.format, self.issuer)
         return ThinkingBlock(text, self.value, self.id, self.format, self.issuer)
 
 
 class _OldEnvelope(Struct, forbid_unknown_fields=True):
-    """The envelope that clients of OpenAI Responses got before; they may still hold it."""
+    """An earlier format, which stored histories of OpenAI Responses clients may still contain."""
 
     issuer: str
     signature: str | None = None
@@ -74,14 +74,14 @@ _write = msgspec.json.Encoder().encode
 
 
 def value_of(block: Thinking) -> str | None:
-    """Return the seal of a block; None if it has none."""
+    """Return the seal of a thinking block; None if it has no seal."""
     if type(block) is RedactedThinkingBlock:
         return block.data
     return block.signature if type(block) is ThinkingBlock else None
 
 
 def write_envelope(seal: Seal) -> str | None:
-    """Return the envelope of a seal; None if it would be too long."""
+    """Return the envelope of a seal; None if it is longer than `MAX_ENVELOPE_CHARS`."""
     body = _write(seal)
     checksum = hashlib.sha256(_MAGIC + body).digest()[:_CHECKSUM_BYTES]
     envelope = pybase64.b64encode_as_string(_MAGIC + checksum + body)
@@ -89,22 +89,22 @@ def write_envelope(seal: Seal) -> str | None:
 
 
 def is_envelope(value: str | None) -> bool:
-    """Whether a seal is one of our envelopes, intact or not."""
+    """Whether a seal begins like an envelope; it may still be damaged."""
     return value is not None and value.startswith((_PREFIX, _OLD_PREFIX))
 
 
 def may_have_envelope(body: bytes) -> bool:
-    """Whether the bytes of a request may hold one of our envelopes, which no provider reads."""
+    """Whether the bytes of a request may contain an envelope, which no provider could read."""
     return any(mark in body for mark in _MARKS)
 
 
 def read_envelope(value: str) -> Seal | None:
-    """Open an envelope; None if it is damaged, or of a later version."""
+    """Return the seal in an envelope; None if it is damaged or of a later version."""
     if len(value) > MAX_ENVELOPE_CHARS:
         return None
     if value.startswith(_OLD_PREFIX):
         return _read_old_envelope(value.removeprefix(_OLD_PREFIX))
-    # SDKs that decode the field may write it with the other alphabet, or without padding.
+    # SDKs that decode the field (Gemini's) write it back in the URL-safe alphabet or unpadded.
     text = value.translate(_URLSAFE).rstrip("=")
     try:
         data = pybase64.b64decode(text + "=" * (-len(text) % 4), validate=True)

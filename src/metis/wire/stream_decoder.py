@@ -28,12 +28,12 @@ from metis.wire.json_access import Wire
 _read_event = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-_FREE_BYTES = 1 << 20
-"""Most responses are smaller: counting would cost a fifth of the time of a delta."""
+_UNCOUNTED_BYTES = 1 << 20
+"""Most responses are smaller; counting takes a fifth of the time of decoding a delta."""
 
 
 class StreamMeter:
-    """Counts what one response holds; each method raises a ResponseLimitError at its limit."""
+    """Counts the parts of one response; each method raises a ResponseLimitError above its limit."""
 
     __slots__ = (
         "_arguments",
@@ -42,25 +42,25 @@ class StreamMeter:
         "_containers",
         "_events",
         "_text",
-        "free_bytes",
         "limits",
+        "uncounted_bytes",
     )
 
     def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
         counted = limits.body_bytes, limits.events, limits.text_bytes, limits.containers
-        self.free_bytes: int = min(_FREE_BYTES, *counted)
-        """Up to this size nothing is counted but blocks and calls: no limit can be exceeded."""
+        self.uncounted_bytes: int = min(_UNCOUNTED_BYTES, *counted)
+        """Up to this body size no other limit than those of blocks and calls can be exceeded."""
         self._events = self._blocks = self._calls = self._text = 0
         self._containers = 0
         self._arguments: dict[object, int] = {}
 
-    def lift(self) -> None:
-        """Count without limits from here on: an error is building the message of what came."""
+    def remove_limits(self) -> None:
+        """Stop raising errors, so that the partial message can be built after a limit error."""
         self.limits = NO_LIMITS
 
     def add_chunk(self, chunk: bytes, size: int) -> None:
-        """Count a chunk, before it is parsed; `size` is that of all chunks."""
+        """Count a chunk before it is parsed; `size` is the total size of all chunks so far."""
         limits = self.limits
         self._containers += chunk.count(b"{") + chunk.count(b"[")
         if self._containers > limits.containers:
@@ -87,7 +87,7 @@ class StreamMeter:
             raise limit_error(self.limits, "blocks")
 
     def add_call(self) -> None:
-        """Count a tool call that begins, which is a block as well."""
+        """Count a tool call that begins; it counts as a block, too."""
         self._calls += 1
         if self._calls > self.limits.calls:
             raise limit_error(self.limits, "calls")
@@ -96,7 +96,8 @@ class StreamMeter:
     def add_arguments(self, call: object, size: int) -> None:
         """Count characters of the arguments of one call.
 
-        `call` identifies it. An object that refers to this meter would be a reference cycle.
+        `call` is any key that identifies the call. It must not refer to this meter: the reference
+        cycle would keep an ended stream in memory.
         """
         total = self._arguments[call] = self._arguments.get(call, 0) + size
         if total > self.limits.argument_bytes:
@@ -106,21 +107,21 @@ class StreamMeter:
 class BaseStreamDecoder(ABC):
     """Turns the bytes of one streamed response into events.
 
-    Every protocol collects what has come in the form of a plain response and decodes the message
-    from that (`_build_message`), so that a stream and a plain response cannot differ.
+    Every protocol collects the received data in the form of a plain response and decodes the
+    message from that (`_build_message`), so that both give the same message.
     """
 
     head_bytes: ClassVar[int] = 65_536
-    """How much of a body is stored that does not look like a stream."""
+    """The most bytes that are stored before the response starts: they may be an error body."""
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._message_id = new_ulid()
-        self._has_begun = False
+        self._has_started = False
         self._end: MessageComplete | StreamError | None = None
         self._head_bytes = bytearray()
         self._meter = StreamMeter(context.limits)
-        self._free_bytes = self._meter.free_bytes
+        self._uncounted_bytes = self._meter.uncounted_bytes
         self._size = 0
 
     @property
@@ -138,7 +139,7 @@ class BaseStreamDecoder(ABC):
             return events
         self._size = size = self._size + len(chunk)
         try:
-            if size <= self._free_bytes:
+            if size <= self._uncounted_bytes:
                 self._decode_bytes(chunk, events)
             else:
                 self._meter.add_chunk(chunk, size)
@@ -149,12 +150,12 @@ class BaseStreamDecoder(ABC):
         return events
 
     def finish(self) -> list[StreamEvent]:
-        """Return the last events; a stream that was cut off ends in an error with its message."""
+        """Return the last events; a truncated stream ends in an error with the partial message."""
         events: list[StreamEvent] = []
         if self._end is not None:
             return events
         try:
-            self._decode_rest(events)
+            self._decode_remaining(events)
             if self._end is None:
                 self._end_early(events)
         except ResponseLimitError as error:
@@ -162,36 +163,36 @@ class BaseStreamDecoder(ABC):
         return events
 
     def fail(self, error: ProviderError) -> list[StreamEvent]:
-        """End the response with an error of the framing around it; return the last events."""
+        """End the response with an error of the transport or framing; return the last events."""
         events: list[StreamEvent] = []
         if self._end is None:
-            self._meter.lift()
+            self._meter.remove_limits()
             self._fail(error, events)
         return events
 
     def _end_at_limit(self, error: ResponseLimitError, events: list[StreamEvent]) -> None:
-        # The message of what came is built by the code that counts.
-        self._meter.lift()
+        # Building the partial message counts its blocks again, which would raise a second error.
+        self._meter.remove_limits()
         if self._end is None:
             self._fail(error, events)
 
     @abstractmethod
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        """Decode the frames that are complete with a chunk."""
+        """Decode the frames that this chunk completes, and append their events."""
 
     @abstractmethod
-    def _decode_rest(self, events: list[StreamEvent]) -> None:
-        """Decode the frames that the parser still holds at the end of the bytes."""
+    def _decode_remaining(self, events: list[StreamEvent]) -> None:
+        """Decode the frames that are still buffered when the bytes end."""
 
     @abstractmethod
     def _build_message(self, status: MessageStatus) -> Message:
-        """Decode what has come so far as a plain response would be decoded."""
+        """Decode the data received so far as a plain response would be decoded."""
 
     def _failed_message(self) -> Message:
         return self._build_message(MessageStatus.ERROR)
 
     def _end_early(self, events: list[StreamEvent]) -> None:
-        """End a stream whose bytes ended before the response did."""
+        """End a stream whose bytes ended before the response was complete."""
         self._fail(self._early_end_error(), events)
 
     def _early_end_error(self) -> ProviderError:
@@ -199,12 +200,12 @@ class BaseStreamDecoder(ABC):
 
     @property
     def _head(self) -> bytes:
-        """The bytes that came before the response began."""
+        """The bytes received before the response started."""
         return bytes(self._head_bytes)
 
-    def _keep_head(self, chunk: bytes) -> None:
-        """Store bytes that come before the response begins: they may be an error body."""
-        if not self._has_begun and len(self._head_bytes) < self.head_bytes:
+    def _store_head(self, chunk: bytes) -> None:
+        """Store bytes received before the response starts: they may be an error body."""
+        if not self._has_started and len(self._head_bytes) < self.head_bytes:
             self._head_bytes += chunk
 
     def _begin(
@@ -215,10 +216,10 @@ class BaseStreamDecoder(ABC):
         protocol: str | None = None,
         original_form: Wire | None = None,
     ) -> None:
-        """Report the start of the message, once."""
-        if not self._has_begun:
-            # The head is not needed any more, and a stream may be long.
-            self._has_begun = True
+        """Append the event for the start of the message, once."""
+        if not self._has_started:
+            # The head is needed only for bodies that are not a stream.
+            self._has_started = True
             self._head_bytes.clear()
             start = MessageStart(
                 self._message_id,
@@ -257,22 +258,22 @@ class BaseStreamDecoder(ABC):
 
 
 class SseStreamDecoder(BaseStreamDecoder):
-    """The base of decoders for responses that come as server-sent events."""
+    """The base of decoders for responses that are server-sent events."""
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
         self._frames = SseParser(context.limits)
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        if not self._has_begun:
-            self._keep_head(chunk)
+        if not self._has_started:
+            self._store_head(chunk)
         for name, data in self._frames.feed(chunk):
             self._decode_frame(name, data, events)
 
-    def _decode_rest(self, events: list[StreamEvent]) -> None:
+    def _decode_remaining(self, events: list[StreamEvent]) -> None:
         for name, data in self._frames.finish():
             self._decode_frame(name, data, events)
 
     @abstractmethod
     def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
-        """Decode the data of an event, or a line that is none (`UNREADABLE`)."""
+        """Decode the data of an event; the name `UNREADABLE` marks a line that is not SSE."""

@@ -37,19 +37,19 @@ _write = msgspec.json.Encoder().encode
 class BaseStreamEncoder(ABC):
     """Turns the events of one response into the bytes of a stream.
 
-    A protocol overrides the method of every event that it has bytes for.
+    A protocol overrides the method of each event type that it encodes; the others return no bytes.
     """
 
     protocol: ClassVar[str]
     wire_id_prefix: ClassVar[str]
     encode_response: "ClassVar[staticmethod[[Message, RequestContext], bytes]]"
     """Encodes a plain response of the protocol."""
-    # Of the class, as bound methods in each encoder would be reference cycles: an ended stream
-    # would stay in memory until a collection of the oldest generation.
+    # A table of the class: bound methods in each encoder would be reference cycles, and an ended
+    # stream would stay in memory until a collection of the oldest generation.
     _encoders: ClassVar[Mapping[type, Callable[[Any, Any], bytes]]]
 
     def __init_subclass__(cls) -> None:
-        """Collect the methods of the events, those of the protocol before those of its base."""
+        """Build the table of event methods, in which overrides of the subclass come first."""
         super().__init_subclass__()
         cls._encoders = {
             MessageStart: cls._message_start,
@@ -59,7 +59,7 @@ class BaseStreamEncoder(ABC):
             ToolUseInputDelta: cls._tool_input,
             ToolUseEnd: cls._tool_end,
             BlockAdded: cls._block,
-            UsageUpdate: cls._note_usage,
+            UsageUpdate: cls._store_usage,
             MessageComplete: cls._complete,
             StreamError: cls._error,
         }
@@ -69,12 +69,12 @@ class BaseStreamEncoder(ABC):
         self._has_started = False
         self._has_ended = False
         self._is_native = False
-        """Whether the events come from this protocol, so that ids and original forms can stay."""
+        """Whether the events come from this protocol, so that ids and original forms are valid."""
         self.losses: list[Loss] = []
         self._usage: Usage | None = None
 
     def encode(self, event: StreamEvent) -> bytes:
-        """Encode one event; some events need no bytes, and nothing follows the end."""
+        """Encode one event; returns no bytes for some events and for any event after the end."""
         return b"" if self._has_ended else self._encoders[type(event)](self, event)
 
     def finish(self) -> bytes:
@@ -103,18 +103,18 @@ class BaseStreamEncoder(ABC):
     def _block(self, _event: BlockAdded, /) -> bytes:
         return b""
 
-    def _note_usage(self, event: UsageUpdate) -> bytes:
+    def _store_usage(self, event: UsageUpdate) -> bytes:
         self._usage = event.usage
         return b""
 
     def _error(self, event: StreamError) -> bytes:
-        rest = b""
+        unsent = b""
         if self._is_native and event.message is not None:
-            rest = self._encode_rest(event.message)
-        return rest + self._fail(provider_error(event, self.protocol if self._is_native else ""))
+            unsent = self._encode_unsent(event.message)
+        return unsent + self._fail(provider_error(event, self.protocol if self._is_native else ""))
 
-    def _encode_rest(self, _message: Message, /) -> bytes:
-        """Encode what no event has said of a response that fails, such as its citations."""
+    def _encode_unsent(self, _message: Message, /) -> bytes:
+        """Encode the parts of a failed response that no event has carried, such as citations."""
         return b""
 
     def _complete(self, event: MessageComplete) -> bytes:
@@ -126,7 +126,7 @@ class BaseStreamEncoder(ABC):
         return start + self._encode_end(event)
 
     def _start_late(self, _event: MessageComplete, /) -> bytes:
-        """Encode the start of a message of which nothing was encoded before its end."""
+        """Encode the start of a message if no earlier event has caused it to be encoded."""
         return b""
 
     @abstractmethod
@@ -142,41 +142,41 @@ class BaseStreamEncoder(ABC):
         return self._encode_failure(error)
 
     def _plain_body(self, event: MessageComplete) -> Wire:
-        """Return the body of the plain response that says the same as this stream.
+        """Return the body of the plain response with the same content as this stream.
 
-        At the end an encoder writes what its deltas have not said of it: keys that no event
-        carries, such as log probabilities, and everything that a provider spelled in its own way.
-        So a plain response and a stream cannot tell a client different things.
+        The end of a stream is encoded from it: keys that no event carries, such as log
+        probabilities, and values in the provider's original form. This way a client gets the same
+        information from a stream as from a plain response.
         """
         message, metadata = event.message, event.message.metadata
         reason = event.stop_reason
         if reason is StopReason.UNKNOWN:
-            reason = metadata.stop_reason  # which says the same by being absent
+            reason = metadata.stop_reason  # None there has the same meaning
         if metadata.stop_reason is not reason or metadata.usage is not self._usage:
-            stated = replace(metadata, stop_reason=reason, usage=self._usage)
-            message = replace(message, metadata=stated)
+            metadata = replace(metadata, stop_reason=reason, usage=self._usage)
+            message = replace(message, metadata=metadata)
         return read_object(self.encode_response(message, self._context), "response")
 
     def _wire_id(self, event: ToolUseStart) -> str:
-        # A wire id of another protocol may have characters that clients of this one refuse.
+        # A wire id of another protocol may contain characters that SDKs of this one reject.
         wire_id = event.provider_id if self._is_native else None
         return wire_id or derived_id(event.tool_use_id, self.wire_id_prefix)
 
 
 class BlockStreamEncoder(BaseStreamEncoder):
-    """A stream encoder for protocols whose blocks start and stop, one at a time."""
+    """The base of encoders for protocols with start and stop events for each block."""
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
         self._open_index: int | None = None
         self._has_input = False
-        """Whether a delta has carried arguments of the open call."""
+        """Whether a delta with arguments of the open call has been encoded."""
         self._citation_count = 0
-        """How many citations deltas have carried of the open text."""
+        """How many citations of the open text block have been encoded."""
 
     @abstractmethod
     def _encode_start(self, _event: Any, /) -> bytes:
-        """Encode the start of the message, unless it was encoded."""
+        """Encode the start of the message, unless that has been done."""
 
     @abstractmethod
     def _encode_block_start(self, index: int, block: Wire) -> bytes:
@@ -188,18 +188,18 @@ class BlockStreamEncoder(BaseStreamEncoder):
 
     @abstractmethod
     def _encode_delta(self, index: int, delta: Wire) -> bytes:
-        """Encode more of a block."""
+        """Encode a delta of a block."""
 
     @abstractmethod
     def _input_delta(self, text: str) -> Wire:
-        """Return the delta for more of the arguments of a call."""
+        """Return the delta that carries a piece of the arguments of a call."""
 
     @abstractmethod
     def _citation_delta(self, citation: Mapping[str, Any]) -> Wire:
-        """Return the delta for a citation."""
+        """Return the delta that carries a citation."""
 
     def _open_block(self, event: Any, block: Wire) -> bytes:
-        """Open the block of an event, unless it is open; an empty `block` needs no start."""
+        """Open the block of an event, unless it is open; an empty `block` has no start event."""
         index: int = event.content_block_index
         if self._open_index == index:
             return b""
@@ -226,10 +226,11 @@ class BlockStreamEncoder(BaseStreamEncoder):
 
     def _check_open(self, event: ToolUseInputDelta | ToolUseEnd) -> None:
         if self._open_index != event.content_block_index:
-            raise EncodeError(f"the call {event.tool_use_id} has not begun in this stream")
+            fault = f"the call {event.tool_use_id} is not open: encode its tool_use_start first"
+            raise EncodeError(fault)
 
-    def _encode_rest_of_citations(self, message: Message) -> bytes:
-        """Encode citations of the open text that no delta has carried: some come at the end."""
+    def _encode_unsent_citations(self, message: Message) -> bytes:
+        """Encode citations of the open text block that arrived only with the complete message."""
         index = self._open_index
         if index is None or index >= len(message.content):
             return b""

@@ -1,8 +1,8 @@
-"""Ids of tool calls: our id for a wire id, and the wire id for ours, always the same.
+"""Ids of tool calls: deterministic conversion between tool_use_ids (ours) and wire ids.
 
-A wire id becomes ours by a hash over session and id, so that the same history gives the same ids
-each time it is decoded, in every process. The wire id is stored with the message that holds the
-call; other providers get one that is derived from ours.
+A tool_use_id is a hash of session and wire id, so that the same history gives the same ids each
+time it is decoded, in every process. The wire id is stored in the original form of the message with
+the call; for other providers a wire id is derived from the tool_use_id.
 """
 
 import hashlib
@@ -18,23 +18,25 @@ from msgspec import Struct
 from metis.canonical.ids import hashed_tool_id
 
 TOOL_ID_PREFIX = "tu_"
-"""The start of ids that metis made."""
+"""The prefix of tool_use_ids that metis generates."""
 
-_CACHE_SIZE = 20_000  # a client sends its whole history again with every request
+# A client repeats its history with every request, so that the same ids are hashed again.
+_CACHE_SIZE = 20_000
 _USUAL_PATTERN = "[a-zA-Z0-9_-]+"
 _ALNUM = string.digits + string.ascii_letters
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) -> str:
-    """Return our id for a wire id; `occurrence` counts the calls with the same wire id."""
+    """Return the tool_use_id for a wire id; `occurrence` counts earlier calls with the same one."""
     return hashed_tool_id(session_id, provider_id, str(occurrence))
 
 
 def next_tool_id(scope: str, wire_id: str, counts: dict[str, int]) -> str:
-    """Return our id for the next call of a response; `counts` has the calls so far, by wire id.
+    """Return the tool_use_id for the next call of a response; `counts` are the calls by wire id.
 
-    A response that repeats an id would else hold two calls of one id, which no store accepts (T09).
+    Without the count, a response that repeats a wire id would contain two calls with the same
+    tool_use_id, which stores reject (T09).
     """
     occurrence = counts.get(wire_id, 0)
     counts[wire_id] = occurrence + 1
@@ -42,7 +44,7 @@ def next_tool_id(scope: str, wire_id: str, counts: dict[str, int]) -> str:
 
 
 def derived_id(tool_use_id: str, prefix: str) -> str:
-    """Return a wire id for a call of another provider."""
+    """Return a wire id, with the prefix of a protocol, for a call of another provider."""
     return prefix + tool_use_id.removeprefix(TOOL_ID_PREFIX)
 
 
@@ -50,11 +52,11 @@ class IdRule(Struct, frozen=True, kw_only=True):
     """The ids of calls that a provider accepts."""
 
     prefix: str
-    """The start of ids that are derived from ours."""
+    """The prefix of wire ids that are derived from tool_use_ids."""
     pattern: str = _USUAL_PATTERN
     max_length: int = 64
     hash_length: int = 24
-    """The number of characters of a hash that replaces an id which is not accepted."""
+    """The length of the hash that replaces an id which the provider does not accept."""
 
     def fits(self, wire_id: str) -> bool:
         """Whether the provider accepts an id."""
@@ -62,7 +64,7 @@ class IdRule(Struct, frozen=True, kw_only=True):
 
     def fits_all(self, wire_ids: Collection[str]) -> bool:
         """Whether the provider accepts all of these ids."""
-        # A history may have thousands; joined they are checked ten times as fast as one by one.
+        # Checking thousands of ids as one string is ten times as fast as one by one.
         if self.pattern != _USUAL_PATTERN:
             return all(map(self.fits, wire_ids))
         joined = "".join(wire_ids).replace("_", "").replace("-", "")
@@ -71,9 +73,9 @@ class IdRule(Struct, frozen=True, kw_only=True):
         return all(wire_ids) and len(max(wire_ids, key=len)) <= self.max_length
 
     def wire_id(self, tool_use_id: str, used: Collection[str] = ()) -> str:
-        """Return the wire id for a call: derived from ours if that is accepted, else a hash.
+        """Return the wire id for a call: derived from its tool_use_id if accepted, else a hash.
 
-        Some providers refuse long ids or characters such as a colon (T02, T13).
+        Some providers reject long ids or characters such as a colon (T02, T13).
         """
         is_ours = tool_use_id.startswith(TOOL_ID_PREFIX)
         derived = derived_id(tool_use_id, self.prefix) if is_ours else tool_use_id
@@ -94,10 +96,10 @@ def _hash(text: str, length: int) -> str:
 
 
 class CallIds:
-    """Gives the calls and results of one conversation our ids, in the order in which they come.
+    """Assigns tool_use_ids to the calls and results of one conversation, in their order.
 
-    A wire id that comes again is another call (T08, T09). A call with an empty one is identified by
-    its name and position within `scope` (T10).
+    A repeated wire id is another call (T08, T09). A call with an empty wire id is identified by its
+    name and position within `scope` (T10).
     """
 
     def __init__(self, session_id: str, scope: str = "") -> None:
@@ -105,23 +107,23 @@ class CallIds:
         self._scope = scope
         self._calls: dict[str, list[str]] = {}
         self._answered: dict[str, int] = {}
-        # The keys whose lists no copy shares; None while there is no copy.
+        # The keys whose lists belong to this object alone; None as long as there is no copy.
         self._unshared: set[str] | None = None
 
     def copy(self) -> "CallIds":
-        """Return ids that go on from here; lists are shared until one of the two changes them."""
+        """Return a copy that continues from this state; lists are copied when first changed."""
         other = CallIds(self._session_id, self._scope)
         other._calls, other._answered = self._calls.copy(), self._answered.copy()
         self._unshared, other._unshared = set(), set()
         return other
 
     def enter_response(self, response: str) -> None:
-        """Give later ids the scope of one response: some hosts restart counting in each (T09)."""
+        """Scope later ids to one response: some hosts number the calls of each from 0 (T09)."""
         self._session_id = f"{self._session_id}\0{response}"
 
     def of_call(self, wire_id: str, *, is_id: bool = True) -> str:
-        """Return our id for the next call with this wire id or, unless `is_id`, this name."""
-        # A null byte cannot be part of a wire id, so that names and ids never collide.
+        """Return the tool_use_id of the next call with this wire id; without `is_id`, this name."""
+        # Wire ids contain no NUL byte, so that keys of names and of ids never collide.
         key = wire_id if wire_id and is_id else f"{self._scope}\0{wire_id}"
         calls = self._calls.get(key)
         if calls is None:
@@ -138,7 +140,7 @@ class CallIds:
         return tool_use_id
 
     def of_result(self, wire_id: str, *, is_id: bool = True) -> str:
-        """Return our id of the call of a result: the oldest that waits for one, or the last."""
+        """Return the tool_use_id for a result: that of the oldest unanswered call, or the last."""
         key = wire_id if wire_id and is_id else f"{self._scope}\0{wire_id}"
         calls = self._calls.get(key)
         if calls is None:
@@ -160,10 +162,10 @@ class WaitingCall(Struct, frozen=True, gc=False):
 
 
 class WaitingCalls:
-    """The calls that wait for results, in protocols that pair them by id, by name or by order.
+    """The calls without a result, in protocols that match results by id, by name or by order.
 
-    A few calls are looked through. More have a queue per id and per name, so that no result has to
-    look through all calls: a body of 10 MB holds 100,000 of each.
+    A few calls are searched linearly. For more there is a queue per id and per name: a hostile
+    body of 10 MB contains 100,000 calls and results, and a linear search would be quadratic.
     """
 
     def __init__(self) -> None:
@@ -171,7 +173,7 @@ class WaitingCalls:
         self._queues: dict[tuple[str, str | None], deque[str]] | None = None
 
     def copy(self) -> "WaitingCalls":
-        """Return the calls that wait now; calls that have their results are left out."""
+        """Return an independent copy of the calls that still wait for a result."""
         other = WaitingCalls()
         for call in self._calls.values():
             other.add(call)
@@ -189,22 +191,24 @@ class WaitingCalls:
 
     def _enqueue(self, queues: dict[tuple[str, str | None], deque[str]], call: WaitingCall) -> None:
         keys: list[tuple[str, str | None]] = [("all", call.name), ("all", None)]
-        keys += [("id", call.wire_id)] if call.wire_id else [("free", call.name), ("free", None)]
+        by_name: list[tuple[str, str | None]] = [("no_id", call.name), ("no_id", None)]
+        keys += [("id", call.wire_id)] if call.wire_id else by_name
         for key in keys:
             queues.setdefault(key, deque()).append(call.tool_use_id)
 
     def take(self, wire_id: str, name: str | None) -> tuple[WaitingCall, bool] | None:
-        """Remove the oldest call that fits a result; return it, and whether it was the oldest.
+        """Remove the call that a result belongs to; return it, and whether it was the oldest.
 
-        A call with the same id fits best. An id that no call has was made up by the client: then
-        calls without an id fit, by name or, if the result has no name, all of them.
+        A call with the same wire id is preferred. If no call has this id, the client invented it:
+        then the oldest call without an id matches that has the same name, or any name if the result
+        has none. Returns None if no call matches.
         """
         if self._queues is None:
             oldest = next(iter(self._calls), None)
             tool_use_id = self._find(wire_id, name)
         else:
             oldest = self._first(self._queues, ("all", None))
-            keys = [("id", wire_id), ("free", name)] if wire_id else [("all", name)]
+            keys = [("id", wire_id), ("no_id", name)] if wire_id else [("all", name)]
             candidates = (self._first(self._queues, key) for key in keys)
             tool_use_id = next((call for call in candidates if call is not None), None)
         if tool_use_id is None:
@@ -212,29 +216,29 @@ class WaitingCalls:
         return self._calls.pop(tool_use_id), tool_use_id == oldest
 
     def _find(self, wire_id: str, name: str | None) -> str | None:
-        free = None
+        match_by_name = None
         for tool_use_id, call in self._calls.items():
             if wire_id and call.wire_id == wire_id:
                 return tool_use_id
-            is_free = not (wire_id and call.wire_id)
-            if free is None and is_free and name in (None, call.name):
-                free = tool_use_id
+            has_other_id = bool(wire_id and call.wire_id)
+            if match_by_name is None and not has_other_id and name in (None, call.name):
+                match_by_name = tool_use_id
                 if not wire_id:
                     break
-        return free
+        return match_by_name
 
     def clear(self) -> None:
         """Remove all calls."""
         self._calls, self._queues = {}, None
 
     def drop_without_id(self) -> None:
-        """Remove the calls that only their name or order identifies."""
+        """Remove the calls without a wire id, which only name or order identifies."""
         self._calls = {key: call for key, call in self._calls.items() if call.wire_id}
 
     def _first(
         self, queues: dict[tuple[str, str | None], deque[str]], key: tuple[str, str | None]
     ) -> str | None:
-        """Return the oldest call of a queue; calls that others have removed leave it here."""
+        """Return the oldest waiting call of a queue, and remove answered calls before it."""
         queue = queues.get(key)
         while queue:
             if queue[0] in self._calls:

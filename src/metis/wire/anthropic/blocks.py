@@ -1,7 +1,8 @@
 """Content blocks of Anthropic Messages, to and from canonical blocks.
 
-A decoded block is *exact* if encoding it gives the JSON that was read. Inexact blocks are stored in
-their original form (see `original_form`); blocks without a canonical meaning become opaque.
+A decoded block is *exact* if encoding it gives the JSON that it was decoded from. The JSON of
+inexact blocks is stored in the original form of the message (see `original_form`). Blocks of
+unknown types become opaque blocks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -100,15 +101,16 @@ class ToolResultPart(Struct, tag="tool_result", gc=False, forbid_unknown_fields=
 
 
 Part = TextPart | ThinkingPart | RedactedPart | ToolUsePart | ImagePart | ToolResultPart
-"""A common block, as a Struct: encoded always, decoded where nothing else is (see `fast`)."""
+"""A common wire block as a Struct; used for encoding, and for decoding by the fast path."""
 
 
 PROTOCOL = "anthropic"
 """The name of the protocol, under which messages store their original form."""
 WIRE_ID_PREFIX = "toolu_"
-"""The start of wire ids that are derived from ours."""
+"""The prefix of wire ids that are derived from tool_use_ids."""
 
 _KEY_COUNTS: Mapping[type, int] = {TextBlock: 2, ThinkingBlock: 3, ToolUseBlock: 4}
+"""The number of keys in the wire block that a canonical block is encoded to."""
 
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
@@ -119,8 +121,8 @@ _make_thinking = raw_constructor(ThinkingBlock)
 
 
 def decode_block(wire: Any) -> ContentBlock:
-    """Decode a block; the ids of calls are still those of the provider."""
-    # New block types appear without notice; as opaque blocks they survive the way back.
+    """Decode a block; calls and results still have wire ids."""
+    # Anthropic adds block types without notice; as opaque blocks they can be sent back unchanged.
     kind = maybe_text(maybe_object(wire).get("type"))
     decode = _DECODERS.get(kind or "")
     block = None if decode is None else decode(wire)
@@ -128,18 +130,18 @@ def decode_block(wire: Any) -> ContentBlock:
 
 
 def decode_non_result(wire: Any) -> ContentBlock:
-    """Decode a block outside of a user message, where a tool result has no meaning."""
+    """Decode a block outside of a user message, where a tool result becomes an opaque block."""
     block = decode_block(wire)
     return opaque_block(wire, block.type) if isinstance(block, ToolResultBlock) else block
 
 
 def opaque_block(wire: Any, kind: str | None) -> OpaqueBlock:
-    """Make the block for JSON that has no canonical meaning where it stands."""
+    """Return an opaque block for JSON that has no canonical meaning in its position."""
     return OpaqueBlock(PROTOCOL, Raw(_write(wire)), kind)
 
 
 def with_id(block: ContentBlock, tool_use_id: str | None) -> ContentBlock:
-    """Return a call or a result with our id in place of the provider's."""
+    """Return a call or a result with a tool_use_id in place of the wire id."""
     if tool_use_id is None:
         return block
     if isinstance(block, ToolUseBlock):
@@ -158,19 +160,19 @@ def is_exact(block: ContentBlock, wire: Any) -> bool:
     """Whether encoding a block gives the JSON that it was decoded from."""
     if type(block) is OpaqueBlock:
         return True
-    # A block with the usual number of keys has no others; counting is cheaper than encoding.
+    # A block with the expected number of keys has no others; counting is faster than encoding.
     if len(wire) == _KEY_COUNTS.get(type(block)):
         return type(block) is not ThinkingBlock or block.signature is not None
     return encode_alone(block) == wire
 
 
 def encode_alone(block: ContentBlock) -> Any:
-    """Return the JSON of a block without its original form, with our ids."""
+    """Return the JSON of a block without its original form and with tool_use_ids."""
     return _read(_write(encode_block(block, str)))
 
 
 WireId = Callable[[str], str]
-"""Returns the wire id for one of our ids."""
+"""Returns the wire id for a tool_use_id."""
 EncodedBlock = Part | Wire | Raw
 """A wire block, ready to be written as JSON."""
 
@@ -243,7 +245,7 @@ def _decode_image(wire: Wire) -> ContentBlock | None:
     match wire.get("source"):
         case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
             return ImageBlock(ImageSource("base64", data), media_type)
-        # A URL does not tell the media type of its image.
+        # The media type of the image behind a URL is unknown.
         case {"type": "url", "url": str(url)}:
             return ImageBlock(ImageSource("url", url), ANY_IMAGE_TYPE)
         case _:
@@ -255,10 +257,10 @@ def _decode_document(wire: Wire) -> ContentBlock | None:
         case {"type": "base64" | "text" as kind, "media_type": str(media_type), "data": str(data)}:
             source = MediaSource(kind, data)
         case {"type": "url", "url": str(data)}:
-            # The API fetches nothing but PDF files by URL.
+            # Anthropic fetches only PDF files by URL.
             source, media_type = MediaSource("url", data), "application/pdf"
         case {"type": "file", "file_id": str(data)}:
-            # A file id does not tell what kind of file it names.
+            # The media type of an uploaded file is unknown.
             source, media_type = MediaSource("file_id", data, PROTOCOL), "application/octet-stream"
         case _:
             return None
@@ -299,7 +301,7 @@ def _encode_tool_result(block: ToolResultBlock, wire_id: WireId) -> ToolResultPa
 
 
 def _encode_thinking(block: ThinkingBlock, _: WireId) -> ThinkingPart | None:
-    # The API refuses thinking without the signature that it gave to it.
+    # Anthropic rejects thinking without its signature.
     return None if block.signature is None else ThinkingPart(block.signature, block.text)
 
 
@@ -320,7 +322,7 @@ def _encode_document(block: DocumentBlock, _: WireId) -> Wire | None:
         case "base64":
             inner = {"type": "base64", "media_type": block.media_type, "data": source.data}
         case "text":
-            # The API refuses any other media type for text, be it Markdown or CSV.
+            # Anthropic accepts only this media type for text, even for Markdown or CSV.
             inner = {"type": "text", "media_type": "text/plain", "data": source.data}
         case "url":
             inner = {"type": "url", "url": source.data}
@@ -337,7 +339,7 @@ def _encode_document(block: DocumentBlock, _: WireId) -> Wire | None:
 
 
 def _encode_opaque(block: OpaqueBlock, _: WireId) -> Raw | None:
-    # The API refuses block types that it does not know, so foreign ones are never sent.
+    # Anthropic rejects unknown block types, so that opaque blocks of others are not sent.
     return block.raw if block.issuer == PROTOCOL else None
 
 
@@ -354,7 +356,7 @@ _ENCODERS: Mapping[type, Callable[[Any, WireId], EncodedBlock | None]] = {
 
 
 def cache_hints(blocks: Mapping[str, Any]) -> tuple[CacheHint, ...]:
-    """Decode cache marks on blocks; a mark within a result counts for the result."""
+    """Decode the cache marks of blocks; a mark inside a result applies to the result."""
     return tuple(
         CacheHint(after=int(index), ttl=maybe_text(mark.get("ttl")))
         for index, block in blocks.items()
@@ -371,14 +373,14 @@ def _mark_of(block: Any) -> Wire:
 
 
 def add_cache_marks(blocks: list[Any], hints: Iterable[CacheHint]) -> None:
-    """Add cache marks to the blocks that hints name; a mark of the client stays as it is."""
+    """Add cache marks to the blocks that hints refer to; existing marks are not changed."""
     for hint in hints:
         if 0 <= hint.after < len(blocks):
             blocks[hint.after] = _with_mark(blocks[hint.after], hint.ttl)
 
 
 def _with_mark(block: Any, ttl: str | None) -> Any:
-    # Without a TTL the API keeps the prefix for five minutes.
+    # Without a TTL Anthropic caches the prefix for five minutes.
     mark = {"type": "ephemeral"} if ttl is None else {"type": "ephemeral", "ttl": ttl}
     if isinstance(block, TextPart | ToolUsePart | ToolResultPart | ImagePart):
         block.cache_control = mark

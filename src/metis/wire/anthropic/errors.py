@@ -25,7 +25,7 @@ from metis.wire.json_access import Wire, maybe_object, maybe_text
 
 _BY_TYPE: Mapping[str, type[ProviderError]] = {
     "rate_limit_error": RateLimitError,
-    # An overload passes like a rate limit does, so both are retried after a pause.
+    # An overload is temporary like a rate limit, so both are retried after a pause.
     "overloaded_error": RateLimitError,
     "authentication_error": AuthenticationError,
     "permission_error": AuthenticationError,
@@ -53,12 +53,12 @@ _TOO_LARGE = 413
 OVERFLOW = OverflowWording(
     "prompt is too long", "prompt is too long: {tokens} tokens > {limit} maximum"
 )
-"""Claude Code and others compact at these words, and compute the excess from the numbers."""
+"""Claude Code compacts its history when it finds this text, and uses the numbers."""
 _write = msgspec.json.Encoder().encode
 
 
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
-    """Decode an error body; the text of the provider stays as it is."""
+    """Decode an error body into an error with the provider's text unchanged."""
     error = maybe_object(wire.get("error")) or wire
     kind, text = maybe_text(error.get("type")), str(error.get("message") or wire)
     return _class_of(kind, status, text)(
@@ -71,20 +71,20 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 
 
 def _class_of(kind: str | None, status: int | None, text: str) -> type[ProviderError]:
-    # A prompt that is too long has no type of its own; only the text shows it.
+    # Anthropic has no error type for a prompt that is too long; only the text shows it.
     return refine_class(_BY_TYPE.get(kind or "") or class_of_status(status), status, text)
 
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
-    """Return the status and the body for an error."""
+    """Encode an error as the status and the body of a response."""
     status, kind = _TYPE_OF.get(type(error), (500, "api_error"))
-    # An error of this provider goes to the client with the type that it came with.
+    # An error that Anthropic itself sent reaches the client with its status and type unchanged.
     if error.provider == PROTOCOL:
         status, kind = error.status or status, error.kind or kind
     elif error.status is not None and error.status in _TYPE_OF_STATUS:
         status, kind = error.status, _TYPE_OF_STATUS[error.status]
     elif error.status == _TOO_LARGE and error.provider is None:
-        # The limit of a server in between, which a shorter history alone may not help.
+        # A size limit of a proxy, not of the model: shortening the history may not be enough.
         status, kind = _TOO_LARGE, "request_too_large"
     text = error.text if error.provider == PROTOCOL else worded_text(error, OVERFLOW)
     body: Wire = {"type": "error", "error": {"type": kind, "message": text}}

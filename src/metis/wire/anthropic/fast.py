@@ -1,4 +1,4 @@
-"""Fast paths of Anthropic Messages; without them everything works, but slower.
+"""Fast paths of Anthropic Messages: shortcuts with the same results as the general path.
 
 - `decode_request` duplicates `request.decode_request` for requests of common blocks, which are read
   straight into Structs (a gateway decodes the whole history with each request: 0.2 ms instead of
@@ -6,7 +6,7 @@
 - `FastAnthropicHistoryEncoder` duplicates `blocks.encode_block` for common blocks.
 - `FastAnthropicStreamDecoder` duplicates the handling of `content_block_delta`, one per token.
 
-Keys that a Struct does not list are not skipped: what holds one takes the careful path.
+The Structs forbid unknown keys: input with such a key is decoded by the general path.
 `tests/wire/test_fast_paths.py` compares both.
 """
 
@@ -71,7 +71,7 @@ class _WireMessage(Struct, forbid_unknown_fields=True):
 
 class _Body(Struct, forbid_unknown_fields=True):
     messages: list[_WireMessage]
-    # msgspec reads a union of Structs by their tags, so that one of them alone would not do.
+    # msgspec checks the tag `type` only in a union of Structs, so `TextPart` alone would not do.
     system: str | list[TextPart | ThinkingPart] | UnsetType = UNSET
     anthropic_beta: Any = UNSET
     cache_control: Any = UNSET
@@ -101,7 +101,7 @@ _read_body = msgspec.json.Decoder(_Body).decode
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
-    """Decode a request body; one of common blocks in a single pass."""
+    """Decode a request body, in a single pass if it consists of common blocks."""
     try:
         parsed = _read_body(body)
     except (ValueError, RecursionError):
@@ -111,8 +111,8 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
         draft.add_common(_SYSTEM, parsed.system)
     for index, message in enumerate(parsed.messages):
         draft.add_message(message, index)
-    stated = ((name, getattr(parsed, name)) for name in _OPTIONS)
-    wire: Wire = {name: value for name, value in stated if value is not UNSET}
+    options = ((name, getattr(parsed, name)) for name in _OPTIONS)
+    wire: Wire = {name: value for name, value in options if value is not UNSET}
     return CanonicalRequest(draft.messages(), decode_tools(wire.get("tools")), decode_options(wire))
 
 
@@ -128,7 +128,7 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
         role = request.ROLES.get(message.role)
         if role is None:
             raise DecodeError(f"unknown role {message.role!r}", path=f"$.messages[{index}].role")
-        # Whether such a message came beside or among the others must be stored.
+        # The general path stores whether a leading system message was in the message list.
         if role is _SYSTEM and self.is_leading:
             self.add(to_builtins(message), f"$.messages[{index}]")
             return
@@ -169,7 +169,7 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
                 if part.cache_control is UNSET:
                     continue
             elif type(part) is ToolResultPart:
-                # Outside of a user message a result belongs to no call.
+                # A result outside of a user message cannot be matched with a call.
                 content.append(opaque_block(to_builtins(part), "tool_result"))
                 continue
             else:
@@ -216,7 +216,7 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
 
 
 def _only_text(part: ToolResultPart) -> str | None:
-    """Return the text of a result that holds nothing else."""
+    """Return the text of a result with one plain text and no flags; None for any other result."""
     inner = part.content
     if type(inner) is not list or len(inner) != 1:
         return None
@@ -228,7 +228,7 @@ def _only_text(part: ToolResultPart) -> str | None:
 
 
 def _decode_part(part: Part, tool_use_id: str | None = None) -> ContentBlock:
-    """Decode a part; `tool_use_id` is our id of the call that a result belongs to."""
+    """Decode a part; `tool_use_id` replaces the wire id of a call or result."""
     if type(part) is TextPart and part.citations is UNSET:
         return _make_text(part.text)
     if type(part) is ThinkingPart:
@@ -256,7 +256,7 @@ def _is_exact(part: Part) -> bool:
     return True
 
 
-# Steps: those of requests that are common as a whole, and those of all others
+# Steps: for requests that consist of common blocks only, and for all others
 
 _System = str | list[TextPart | ThinkingPart]
 _read_message = msgspec.json.Decoder(_WireMessage).decode
@@ -264,7 +264,7 @@ _read_message = msgspec.json.Decoder(_WireMessage).decode
 
 class _StepDraft(request.AnthropicRequestDraft):
     is_unusual: bool = False
-    """Whether one of the messages is not common."""
+    """Whether one of the messages contains a block that is not common."""
 
 
 def _begin_common(draft: _FastRequestDraft, wire: Wire) -> None:
@@ -301,7 +301,7 @@ FAST_STEPS = RequestSteps(
     add=_add_common,
     end=request.end_request,
 )
-"""The steps of a request of common blocks."""
+"""The steps for a request that consists of common blocks."""
 STEPS = RequestSteps(
     key="messages",
     response_mark=b'"assistant"',
@@ -311,13 +311,13 @@ STEPS = RequestSteps(
     end=request.end_request,
     fits=_is_unusual,
 )
-"""The steps of a request with a message that is not common: then none is decoded as such."""
+"""The steps for a request with an uncommon block: then the general path decodes all messages."""
 
 
 # History
 
 _COMMON_FORM = frozenset({"ids", "joined", "response"})
-"""What the original form of a message may hold when its blocks are encoded like any other's."""
+"""Keys of an original form that do not change how the blocks of a message are encoded."""
 
 
 class _ResultPart(Struct, tag="tool_result", gc=False):
@@ -327,9 +327,9 @@ class _ResultPart(Struct, tag="tool_result", gc=False):
 
 
 class FastAnthropicHistoryEncoder(AnthropicHistoryEncoder):
-    """A history encoder that encodes common blocks without a table of functions.
+    """A history encoder that encodes common blocks without a lookup in the encoder table.
 
-    The canonical JSON of a bare text is that of the protocol, so that it needs no part.
+    The canonical JSON of a bare text equals that of the protocol, so that no part is created.
     """
 
     def _encode_blocks(self, message: Message, form: Mapping[str, Any]) -> Sequence[Any]:
@@ -402,8 +402,8 @@ class FastAnthropicStreamDecoder(AnthropicStreamDecoder):
     """A stream decoder that reads common deltas straight into Structs."""
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        if not self._has_begun:
-            self._keep_head(chunk)
+        if not self._has_started:
+            self._store_head(chunk)
         for name, data in self._frames.feed(chunk):
             try:
                 event = _read_delta(data)
@@ -412,16 +412,16 @@ class FastAnthropicStreamDecoder(AnthropicStreamDecoder):
                 continue
             delta, index = event.delta, event.index
             block = self._blocks.get(index)
-            # The careful path reports the first delta of a block, with the form of its start.
+            # The general path appends the first event of a block, with the form of its start.
             if block is None or self._end is not None or not block.is_reported:
                 self._decode_event(data, events)
             elif type(delta) is _TextDelta:
                 text = delta.text
-                block.texts.append(text)
+                block.text_pieces.append(text)
                 events.append(TextDelta(self._message_id, index, text))
             elif type(delta) is _ThinkingDelta:
                 text = delta.thinking
-                block.thoughts.append(text)
+                block.thinking_pieces.append(text)
                 events.append(ThinkingDelta(self._message_id, index, text))
             elif type(delta) is _InputDelta:
                 self._add_input(index, block, delta.partial_json, events)

@@ -1,8 +1,8 @@
 """History of Anthropic Messages: canonical messages as the `messages` of a request.
 
 Wire messages are encoded once and stored as bytes, so that the next request of the same
-conversation encodes only what is new. The last wire message stays open, because tool results join
-it: the provider refuses results that are spread over several messages (T15).
+conversation encodes only new messages. The last wire message stays open, because tool results are
+added to it: Anthropic rejects results of one turn in several messages (T15).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,10 +28,10 @@ from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire
 from metis.wire.original_form import EMPTY, original_blocks, original_form_of
 
-# Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
+# Keys are sorted, so that the bytes do not change when a history is stored and loaded (T176).
 _write = msgspec.json.Encoder(order="deterministic").encode
 _RESPONSE_FORM = frozenset({"ids", "response"})
-"""What the original form of a response holds; the message is encoded like one without a form."""
+"""Keys of an original form that do not change how a message is encoded."""
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
 
@@ -49,7 +49,7 @@ class AnthropicHistoryEncoder(HistoryEncoder):
     def __init__(self) -> None:
         super().__init__("messages", _write)
         self._accepts_results = False
-        """Whether the open wire message holds tool results, which others join."""
+        """Whether the open wire message contains tool results, so that further ones are added."""
         self._system: list[Message] = []
 
     def _encode_envelope(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
@@ -71,7 +71,7 @@ class AnthropicHistoryEncoder(HistoryEncoder):
             if form:
                 self._wire_ids.update(form.get("ids", EMPTY))
             blocks, role = self._encode_blocks(message, form), message.role
-            # Even an original form without a mark keeps a result out of the message before.
+            # A result with an original form joins the preceding message only if the form says so.
             if form and (role is _TOOL or not form.keys() <= _RESPONSE_FORM):
                 results = _add_in_form(role, form, blocks, encoded, results)
             elif role is not _TOOL:
@@ -101,7 +101,8 @@ class AnthropicHistoryEncoder(HistoryEncoder):
         if "blocks" in form:
             originals = original_blocks(message, form, decode_block)
             if hints and originals is not form["blocks"]:
-                # Blocks have moved: each still has the mark of the client that hints repeat.
+                # The blocks have moved. Their original JSON still contains the client's marks, so
+                # that hints at their old indexes would set second marks on other blocks.
                 hints = tuple(hint for hint in hints if str(hint.after) not in form["blocks"])
         parts = (
             originals.get(str(index)) or encode_block(block, self._wire_id)
@@ -135,9 +136,9 @@ def _add_in_form(
     """Add a message in its original form; return the list that tool results join, if any."""
     name, is_result = _role_name(role), role is _TOOL
     if form.get("joined") and encoded and _role_of(encoded[-1]) == name:
-        before = _blocks_of(encoded[-1])
-        if before is not None:
-            before += blocks
+        previous_blocks = _blocks_of(encoded[-1])
+        if previous_blocks is not None:
+            previous_blocks += blocks
             return results if is_result else None
     keys = form.get("keys")
     if form.get("bare") and not blocks:
@@ -158,7 +159,7 @@ def _role_name(role: Role) -> str:
 
 
 def _is_prompt(message: Message) -> bool:
-    """Whether a leading message goes to `system`; a client may have put it among the messages."""
+    """Whether a leading message belongs to the key `system`, not to the message list."""
     return message.role is _SYSTEM and not original_form_of(message, PROTOCOL).get("turn")
 
 
@@ -167,7 +168,7 @@ def _role_of(wire: _WireMessage | Wire) -> str:
 
 
 def _reopened(wire: _WireMessage | Wire) -> _WireMessage | Wire:
-    """Copy a wire message with its list of blocks: copies of this history share the original."""
+    """Copy a wire message and its list of blocks, because copies of this history share it."""
     blocks = _blocks_of(wire)
     if blocks is None:
         return wire
@@ -177,7 +178,7 @@ def _reopened(wire: _WireMessage | Wire) -> _WireMessage | Wire:
 
 
 def _blocks_of(wire: _WireMessage | Wire) -> list[Any] | None:
-    """Return the list of blocks that others can be added to; None if there is no list."""
+    """Return the mutable list of blocks of a wire message; None if its content is not a list."""
     if isinstance(wire, dict):
         content = wire.get("content")
     else:
@@ -188,12 +189,12 @@ def _blocks_of(wire: _WireMessage | Wire) -> list[Any] | None:
 
 
 def _is_one_text(blocks: Sequence[Any]) -> bool:
-    """Whether blocks are one text without a cache mark, which a string can stand for."""
+    """Whether blocks are a single text without a cache mark, which a string can replace."""
     return len(blocks) == 1 and type(blocks[0]) is TextPart and blocks[0].cache_control is UNSET
 
 
 def _make_plain(result: Any) -> None:
-    """Change the one text of a result from a list to a string."""
+    """Change the content of a result from a list with one text to a string."""
     match result:
         case ToolResultPart(content=[TextPart(text=str(text))]):
             result.content = text

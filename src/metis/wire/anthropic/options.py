@@ -36,13 +36,13 @@ def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
         return UNSTATED_OUTPUT
     prefix, value = f"{_CONFIG}.{_FORMAT}.", maybe_object(wire.get(_CONFIG)).get(_FORMAT)
     if value is None:
-        # Clients of the beta send the key that the option had then.
+        # The key of the option while structured output was a beta feature.
         prefix, value = f"{_BETA_FORMAT}.", wire.get(_BETA_FORMAT)
-    stated = maybe_object(value)
-    if stated.get("type") != "json_schema" or not isinstance(stated.get("schema"), dict):
+    wire_format = maybe_object(value)
+    if wire_format.get("type") != "json_schema" or not isinstance(wire_format.get("schema"), dict):
         return UNSTATED_OUTPUT
     keys = frozenset({f"{prefix}type", f"{prefix}schema"})
-    return DecodedOutput(OutputFormat(cast("Wire", stated["schema"])), keys)
+    return DecodedOutput(OutputFormat(cast("Wire", wire_format["schema"])), keys)
 
 
 def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: SchemaDialect) -> None:
@@ -57,7 +57,8 @@ def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: Sch
 OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format)
 
 _DEFAULT_MAX_TOKENS = 4096
-"""The limit without an adapter, which knows the maximum of the model; the API requires one."""
+"""The limit for callers that set none, because the API requires one; adapters set the maximum of
+the model instead."""
 
 _KEYS = {
     "model": "model",
@@ -78,7 +79,7 @@ _MODE_NAMES = {mode: name for name, mode in _MODES.items()}
 
 
 def decode_tools(wire: object) -> tuple[ToolDefinition, ...]:
-    """Decode the tools that the client runs; those of the provider stay in the native options."""
+    """Decode the tools that the client runs; server tools remain in the native options only."""
     tools = [maybe_object(tool) for tool in maybe_list(wire)]
     return tuple(
         ToolDefinition(
@@ -101,7 +102,7 @@ def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 
 def decode_options(wire: Wire) -> AdapterOptions:
-    """Decode the options of a request, which itself becomes their native form."""
+    """Decode the options of a request; `wire` itself is stored as their native form."""
     return AdapterOptions(
         **_decode_shared(wire),
         reasoning=REASONING.decode(wire).reasoning,
@@ -111,7 +112,7 @@ def decode_options(wire: Wire) -> AdapterOptions:
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """Encode options as keys of a request; native keys stay while they state the same."""
+    """Encode options as keys of a request; native keys with the same meaning remain unchanged."""
     wire = dict(options.native.get(PROTOCOL, {}))
     native = _decode_shared(wire) if wire else {}
     changed = {key for name, key in _KEYS.items() if getattr(options, name) != native.get(name)}
@@ -122,17 +123,17 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
     OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
     if tuple(tools) != decode_tools(wire.get("tools")):
-        # Tools of the provider have no schema; they stay behind those of the client.
-        server = [tool for tool in maybe_list(wire.get("tools")) if not decode_tools([tool])]
-        wire["tools"] = [*encode_tools(tools), *server]
-    # A client that left the limit out gets the error of the API, not a limit of ours.
+        # Server tools have no schema and no ToolDefinition; they are sent after the client's tools.
+        server_tools = [tool for tool in maybe_list(wire.get("tools")) if not decode_tools([tool])]
+        wire["tools"] = [*encode_tools(tools), *server_tools]
+    # A client that omits the limit gets the error of the API instead of a limit it did not choose.
     if PROTOCOL not in options.native:
         wire.setdefault("max_tokens", _DEFAULT_MAX_TOKENS)
     return wire
 
 
 def _encode_shared(options: AdapterOptions) -> Wire:
-    """Encode every shared option under its key; None where it is not set."""
+    """Encode every shared option under its key; the value is None if it is not set."""
     stops = options.stop_sequences
     return {
         "model": options.model,
@@ -153,14 +154,14 @@ def _encode_choice(options: AdapterOptions) -> Wire | None:
     wire: Wire = {"type": _MODE_NAMES[choice.mode]}
     if choice.name is not None:
         wire["name"] = choice.name
-    # The API refuses this key where calls are forbidden.
+    # Anthropic rejects this key if calls are forbidden.
     if options.parallel_tool_calls is not None and choice.mode != "none":
         wire["disable_parallel_tool_use"] = not options.parallel_tool_calls
     return wire
 
 
 def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode the shared options that a request states."""
+    """Decode the shared options of a request; options that are not set are left out."""
     options: dict[str, Any] = {
         name: value
         for name, kind in _TYPES.items()
@@ -187,4 +188,4 @@ _TYPES: Mapping[str, Any] = {
     "top_k": int,
     "stream": bool,
 }
-"""The type of each option with one value; a value of another type stays native only."""
+"""The type of each scalar option; a value of another type remains in the native options only."""

@@ -1,8 +1,9 @@
-"""Requests of Anthropic Messages, decoded.
+"""Decoding of Anthropic Messages requests.
 
-A user message of the wire may hold tool results and text; each result becomes a tool message, the
-rest user messages, and the borders between wire messages are stored. The system prompt becomes the
-first message. Everything that is neither message nor tool goes into the options.
+A wire message with the role `user` may contain tool results and other blocks: each result becomes a
+tool message, the blocks between results become user messages, and the original form stores which of
+them shared a wire message. The system prompt becomes the first message. All keys except messages
+and tools become options.
 """
 
 from collections.abc import Iterable
@@ -37,12 +38,12 @@ _make_metadata = raw_constructor(MessageMetadata)
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
-    """Decode a request body of any form."""
+    """Decode a request body; blocks of unknown types become opaque blocks."""
     wire = read_object(body, "request")
     draft = AnthropicRequestDraft(context)
     begin_request(draft, wire)
     if "messages" not in wire:
-        raise DecodeError("a request has a list of messages", path="$.messages")
+        raise DecodeError("a request needs a list of messages", path="$.messages")
     for index, message in enumerate(list_at(wire.pop("messages"), "$.messages")):
         path = f"$.messages[{index}]"
         draft.add(object_at(message, path), path)
@@ -50,13 +51,13 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
 
 
 def begin_request(draft: "AnthropicRequestDraft", wire: Wire) -> None:
-    """Add the system prompt, which is outside of the messages."""
+    """Add the system prompt, which has a key outside of the message list, and remove its key."""
     if wire.get("system") is not None:
         draft.add({"role": "system", "content": wire.pop("system")}, "$.system")
 
 
 def end_request(wire: Wire, _: RequestContext) -> tuple[tuple[ToolDefinition, ...], AdapterOptions]:
-    """Decode what is no message."""
+    """Decode the tools and the options from the other keys of a request."""
     return decode_tools(wire.get("tools")), decode_options(wire)
 
 
@@ -80,21 +81,21 @@ class AnthropicRequestDraft(RequestDraft):
         role = ROLES.get(str(wire.get("role")))
         if role is None:
             raise unknown_role(wire.get("role"), path)
-        # A system message among the others may hold settings only, and no content.
+        # A system message within the list may contain only settings, without content.
         is_bare = role is Role.SYSTEM and "content" not in wire
         content: Any = [] if is_bare else wire.get("content")
         is_plain = isinstance(content, str)
-        is_among_messages = role is Role.SYSTEM and path != "$.system" and self.is_leading
+        is_leading_in_list = role is Role.SYSTEM and path != "$.system" and self.is_leading
         blocks = [{"type": "text", "text": content}] if is_plain else list_at(content, path)
         extra = {name: value for name, value in wire.items() if name not in ("role", "content")}
-        # An empty list of content is a message, too, and has to come back as one.
+        # Empty content is a message, too, and must be encoded as one again.
         groups = list(_groups(role, blocks)) or [(role, [])]
         for number, (group_role, group) in enumerate(groups):
             form: Wire = {
                 "joined": number > 0,
                 "plain": is_plain,
                 "bare": is_bare,
-                "turn": is_among_messages,
+                "turn": is_leading_in_list,
                 "keys": extra if number == 0 else None,
             }
             self._add_blocks(group_role, group, form)

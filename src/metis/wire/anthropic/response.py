@@ -39,7 +39,7 @@ from metis.wire.tool_ids import derived_id, next_tool_id
 _STOP_REASONS = {
     "end_turn": StopReason.END_TURN,
     "max_tokens": StopReason.MAX_TOKENS,
-    # A full context window cuts a response off as the limit of tokens does.
+    # A full context window truncates a response as the token limit does.
     "model_context_window_exceeded": StopReason.MAX_TOKENS,
     "stop_sequence": StopReason.STOP_SEQUENCE,
     "tool_use": StopReason.TOOL_USE,
@@ -57,11 +57,11 @@ _STOP_REASON_NAMES: Mapping[StopReason, str] = {
 }
 _write = msgspec.json.Encoder().encode
 _USAGE_KEYS = 2
-"""The number of keys in a usage without a cache."""
+"""The number of keys in a usage that has only input and output tokens."""
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
-    """Decode a response body; an error body raises the error that it stands for."""
+    """Decode a response body; an error body is raised as a ProviderError."""
     wire = read_response(body, context)
     if has_failed(context) or wire.get("type") == "error":
         raise decode_error(wire, context.status)
@@ -88,7 +88,8 @@ def decode_body(
             inexact[str(index)] = part
         if isinstance(block, ToolUseBlock):
             tool_use_id = next_tool_id(scope, block.id, counts)
-            # Requests refuse two calls of one id: a repeated one is derived from ours.
+            # Anthropic rejects requests with two calls of one id: a repeated wire id is not stored,
+            # so that the next request derives another one from the tool_use_id.
             if counts[block.id] == 1:
                 ids[tool_use_id] = block.id
             block = replace(block, id=tool_use_id)
@@ -114,24 +115,24 @@ def decode_body(
 
 
 def _scope(context: RequestContext, wire: Wire, message_id: str) -> str:
-    """Return the scope of call ids: an id that comes again in another response is another."""
+    """Return the scope of call ids: the same wire id in another response is another call."""
     return f"{context.session_id}\0{maybe_text(wire.get('id')) or message_id}"
 
 
 def tool_use_id_of(
     context: RequestContext, wire: Wire, message_id: str, wire_id: str, counts: dict[str, int]
 ) -> str:
-    """Return our id for the next call in a response; some hosts reuse ids in the next one (T09)."""
+    """Return the tool_use_id of the next call; some hosts reuse wire ids in each response (T09)."""
     return next_tool_id(_scope(context, wire, message_id), wire_id, counts)
 
 
 def decode_stop_reason(name: str | None) -> StopReason | None:
-    """Decode a stop reason; its name stays in the original form of the response."""
+    """Decode a stop reason; UNKNOWN for a new name, which the original form still contains."""
     return None if name is None else _STOP_REASONS.get(name, StopReason.UNKNOWN)
 
 
 def encode_stop_reason(reason: StopReason | None) -> str | None:
-    """Encode a stop reason; None for an unknown one or a failed end (T164)."""
+    """Encode a stop reason; None for an unknown one and for failed responses (T164)."""
     return None if reason is None else _STOP_REASON_NAMES.get(reason)
 
 
@@ -161,7 +162,7 @@ _TOKEN_KEYS = (
 
 
 def _with_compactions(counts: Wire) -> Wire:
-    """Add the tokens of compactions, which are billed and not part of the counts (T222)."""
+    """Add the tokens of compactions, which are billed but not part of the totals (T222)."""
     total = dict(counts)
     for iteration in map(maybe_object, maybe_list(counts.get("iterations"))):
         if iteration.get("type") == "compaction":
@@ -173,7 +174,7 @@ def _with_compactions(counts: Wire) -> Wire:
 
 
 def _decode_extra_usage(counts: Wire) -> dict[str, Any]:
-    """Decode the buckets beside the two counts that every usage has."""
+    """Decode the buckets besides input and output tokens."""
     by_duration = maybe_object(counts.get("cache_creation"))
     total = maybe_count(counts.get("cache_creation_input_tokens")) or 0
     one_hour = maybe_count(by_duration.get("ephemeral_1h_input_tokens")) or 0
@@ -184,7 +185,7 @@ def _decode_extra_usage(counts: Wire) -> dict[str, Any]:
         "reasoning_output_tokens": min(maybe_count(details.get("thinking_tokens")) or 0, output),
         "cached_input_tokens": maybe_count(counts.get("cache_read_input_tokens")) or 0,
         "cache_creation_input_tokens": total,
-        # Tokens that are cached for an hour are part of the total, at a higher price.
+        # Tokens cached for one hour are part of the total and have a higher price.
         "cache_creation_1h_input_tokens": min(one_hour, total),
         "service_tier": maybe_text(counts.get("service_tier")),
         "server_tool_requests": (requests and _server_tools(maybe_object(requests))) or None,
@@ -213,18 +214,19 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     ]
     envelope = form.get("response") or encode_envelope(message, context)
     reason = message.metadata.stop_reason
-    stated = decode_stop_reason(maybe_text(envelope.get("stop_reason")))
-    if is_failed_stop(reason) or stated is not reason:
-        # A client must not take a failed response for a complete one (T164), nor the reason of
-        # the provider for that of a message which has changed since.
+    envelope_reason = decode_stop_reason(maybe_text(envelope.get("stop_reason")))
+    if is_failed_stop(reason) or envelope_reason is not reason:
+        # The stored envelope is outdated if the message has changed since, and a client must not
+        # treat a failed response as complete (T164).
         envelope = {**envelope, "stop_reason": encode_stop_reason(reason)}
     return _write({**envelope, "content": [block for block in blocks if block is not None]})
 
 
 def encode_served_block(block: ContentBlock, wire_id: WireId) -> EncodedBlock | None:
-    """Encode a block of a response, where thinking of other providers has no signature.
+    """Encode a block of a response for a client; None if the protocol has no block for it.
 
-    The API refuses such thinking in a request, but a client can show it.
+    Thinking of other providers has no signature. Anthropic rejects it in a request, but clients
+    can display it.
     """
     if type(block) is ThinkingBlock and block.signature is None:
         return ThinkingPart("", block.text)
@@ -246,7 +248,7 @@ def encode_envelope(message: Message, context: RequestContext) -> Wire:
 
 
 def encode_usage(usage: Usage | None) -> Wire:
-    """Encode a usage; the protocol cannot state that it is unknown, so that becomes zero."""
+    """Encode a usage; an unknown usage becomes zero, because SDKs require the object."""
     if usage is None:
         return {"input_tokens": 0, "output_tokens": 0}
     wire: Wire = {

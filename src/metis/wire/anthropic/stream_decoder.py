@@ -29,7 +29,7 @@ from metis.wire.stream_decoder import SseStreamDecoder
 
 
 class _PartialBlock:
-    """A wire block that is still coming in."""
+    """A wire block whose deltas are still being received."""
 
     __slots__ = (
         "arguments",
@@ -37,38 +37,38 @@ class _PartialBlock:
         "is_closed",
         "is_reported",
         "original_form",
-        "others",
-        "texts",
-        "thoughts",
+        "string_pieces",
+        "text_pieces",
+        "thinking_pieces",
         "tool_use_id",
         "wire",
     )
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        # A start of the usual form tells nothing that its events do not tell.
+        # A plain start contains nothing beyond its event, so that it need not be stored.
         self.original_form = None if _is_plain_start(wire) else _copy(wire)
         self.is_reported = False
-        """Whether an event has reported that the block began."""
-        self.texts: list[str] = []
-        self.thoughts: list[str] = []
+        """Whether an event for the start of the block has been appended."""
+        self.text_pieces: list[str] = []
+        self.thinking_pieces: list[str] = []
         self.arguments: list[str] = []
         self.input_keys: Wire = {}
-        """What deltas of arguments have beside them."""
-        self.others: dict[str, list[str]] = {}
-        """The pieces of other strings, such as a signature."""
+        """Additional keys in deltas of arguments."""
+        self.string_pieces: dict[str, list[str]] = {}
+        """The pieces of other string values, such as a signature, by key."""
         self.tool_use_id = ""
         self.is_closed = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether only the start of a text or a thought has come."""
+        """Whether only the plain start of a text or thinking block has been received."""
         return self.wire in _PLAIN_STARTS and not (self.is_reported or self.is_closed)
 
     def first_form(self, delta_form: Wire | None = None) -> Wire | None:
-        """Return the original form for the first event of the block; None for the others.
+        """Return the original form for an event: that of the block start, for its first event only.
 
-        `delta_form` has the unusual keys of the delta itself, which any event may have.
+        `delta_form` contains unusual keys of the delta itself, which any event may carry.
         """
         if self.is_reported:
             return delta_form
@@ -78,18 +78,18 @@ class _PartialBlock:
         return {**self.original_form, **delta_form}
 
     def add(self, delta: Mapping[str, Any]) -> None:
-        """Add a delta of any kind: strings and lists grow, other values are replaced."""
+        """Add a delta: strings and citations are appended, other values are replaced."""
         for key, value in delta.items():
             if key == "type":
                 continue
             if key == "citation":
                 self._list("citations").append(value)
             elif key == "text" and isinstance(value, str):
-                self.texts.append(value)
+                self.text_pieces.append(value)
             elif key == "thinking" and isinstance(value, str):
-                self.thoughts.append(value)
+                self.thinking_pieces.append(value)
             elif isinstance(value, str):
-                self.others.setdefault(key, []).append(value)
+                self.string_pieces.setdefault(key, []).append(value)
             else:
                 self.wire[key] = value
 
@@ -103,12 +103,14 @@ class _PartialBlock:
     def to_wire(self) -> Wire:
         """Return the block as a plain response would hold it."""
         wire = dict(self.wire)
-        for key, pieces in self.others.items():
+        for key, pieces in self.string_pieces.items():
             wire[key] = (maybe_text(wire.get(key)) or "") + "".join(pieces)
-        if self.texts:
-            wire["text"] = (maybe_text(wire.get("text")) or "") + "".join(self.texts)
-        if self.thoughts:
-            wire["thinking"] = (maybe_text(wire.get("thinking")) or "") + "".join(self.thoughts)
+        if self.text_pieces:
+            wire["text"] = (maybe_text(wire.get("text")) or "") + "".join(self.text_pieces)
+        if self.thinking_pieces:
+            wire["thinking"] = (maybe_text(wire.get("thinking")) or "") + "".join(
+                self.thinking_pieces
+            )
         if self.arguments:
             wire["input"] = parse_arguments("".join(self.arguments))[0]
         return wire
@@ -125,22 +127,22 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         self._newest = 0
         """The highest index of a block."""
         self._moved: dict[int, int] = {}
-        """Our index of a block whose index in the stream belonged to another one before."""
+        """The index in our events of a block whose wire index an earlier block has used."""
 
     def _early_end_error(self) -> ProviderError:
-        if not self._has_begun and self._head.strip():
+        if not self._has_started and self._head.strip():
             wire = read_error(self._head)
             if has_failed(self._context) or wire.get("type") == "error":
                 return decode_error(wire, self._context.status)
         return super()._early_end_error()
 
     def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
-        # Before the response begins, such a line belongs to a body that is not a stream.
-        if name != UNREADABLE or self._has_begun:
+        # An unreadable line before the start belongs to a body that is not a stream.
+        if name != UNREADABLE or self._has_started:
             self._decode_event(data, events)
 
     def _decode_event(self, data: bytes, events: list[StreamEvent]) -> None:
-        """Decode an event of any kind; unknown kinds are skipped, as the API asks for."""
+        """Decode an event; unknown types are skipped, as Anthropic's documentation requires."""
         if self._end is not None:
             return
         wire = self._read_event(data, events)
@@ -148,8 +150,8 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         handler = self._handlers.get(kind)
         if wire is None or handler is None:
             return
-        if not self._has_begun and kind not in ("message_start", "error"):
-            # Some hosts leave the start out.
+        if not self._has_started and kind not in ("message_start", "error"):
+            # Some compatible hosts omit `message_start`.
             self._begin(events, self._context.model, None, PROTOCOL, {})
         handler(self, wire, events)
 
@@ -157,7 +159,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         body = dict(maybe_object(wire.get("message")))
         if self._body or self._blocks:
             if body.get("id") != self._body.get("id"):
-                # Another response began after part of this one was shown (T133).
+                # A proxy retried upstream after the client had received part of a response (T133).
                 self._fail(NetworkError("another response began in the same stream"), events)
             return
         self._body = body
@@ -169,7 +171,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
         index = _index(wire, len(self._blocks))
         earlier = self._blocks.get(index)
-        # Some proxies begin a block twice; the first of them holds nothing.
+        # Some proxies send the start of a block twice, the first time without content.
         is_repeated = earlier is not None and earlier.is_empty
         if not is_repeated:
             self._report_unclosed(events)
@@ -191,9 +193,10 @@ class AnthropicStreamDecoder(SseStreamDecoder):
                 pass
 
     def _new_index(self, index: int, events: list[StreamEvent]) -> int:
-        """Return our index of a block that begins.
+        """Return the index in our events of a block that starts.
 
-        A server that begins two blocks with one index would replace what was shown of the first.
+        A server may start two blocks with the same index. Without a new index the second block
+        would replace the first, whose deltas the client has already received.
         """
         self._moved.pop(index, None)
         block = self._blocks.get(index)
@@ -224,7 +227,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         text_key = _TEXT_KEYS.get(str(block.wire.get("type")))
         is_text = delta.get("type") != "input_json_delta"
         if is_text and text_key is not None and text_key not in block.wire:
-            block.wire[text_key] = ""  # some hosts leave out of the start what deltas say
+            block.wire[text_key] = ""  # some hosts omit the empty text in the start
         form = _unusual_keys(delta)
         match delta:
             case {"type": "input_json_delta", "partial_json": str(text)}:
@@ -281,7 +284,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         decoded = decode_non_result(block.to_wire())
         if block.tool_use_id:
             arguments, invalid = parse_arguments("".join(block.arguments))
-            # Some hosts send all arguments with the start of a call, and no delta.
+            # Some hosts send all arguments in the start of a call, without deltas.
             arguments = arguments or maybe_object(block.wire.get("input"))
             form = {"delta": block.input_keys} if block.input_keys else None
             end = ToolUseEnd(self._message_id, index, block.tool_use_id, arguments, invalid, form)
@@ -289,7 +292,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         elif not isinstance(decoded, TextBlock | ThinkingBlock | ToolUseBlock):
             events.append(BlockAdded(self._message_id, index, decoded, block.to_wire()))
         elif not block.is_reported and type(decoded) is TextBlock:
-            # A block without any delta is a block of the message as well.
+            # A block without deltas is part of the message, so it needs an event, too.
             events.append(TextDelta(self._message_id, index, "", block.first_form()))
         elif not block.is_reported and type(decoded) is ThinkingBlock:
             events.append(self._thinking(index, block, "", decoded.signature or None))
@@ -297,8 +300,8 @@ class AnthropicStreamDecoder(SseStreamDecoder):
     def _on_message_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
         self._body |= maybe_object(wire.get("delta"))
         self._body |= {k: v for k, v in wire.items() if k not in ("type", "delta", "usage")}
-        # Both events state totals: per field the latest that is not null counts, and they are
-        # never added up, which would count the prompt twice (T130).
+        # `message_start` and `message_delta` both contain totals: the latest non-null value of each
+        # field replaces the earlier one; adding them would count the prompt twice (T130).
         if not isinstance(self._body.get("usage"), dict):
             self._body["usage"] = {}
         usage = maybe_object(self._body["usage"])
@@ -308,13 +311,13 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         self._add_usage(decode_usage(usage, self._context), events)
 
     def _on_message_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
-        # Bedrock measures the call here: `amazon-bedrock-invocationMetrics`.
+        # Bedrock adds `amazon-bedrock-invocationMetrics` to this event.
         self._body |= {key: value for key, value in wire.items() if key != "type"}
         self._report_unclosed(events)
         self._complete(events)
 
     def _report_unclosed(self, events: list[StreamEvent]) -> None:
-        """Report a block that comes at once, or is empty, and whose end a host has left out."""
+        """Close the newest block if it has no event yet and the host omitted its stop event."""
         block = self._blocks.get(self._newest)
         if block is not None and not block.is_closed:
             kind = block.wire.get("type")
@@ -335,8 +338,8 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         arguments = [block.arguments for block in blocks]
         return mark_invalid_calls(message, arguments) if any(arguments) else message
 
-    # Of the class, as bound methods in each decoder would be reference cycles: an ended stream
-    # would stay in memory until a collection of the oldest generation.
+    # A table of the class: bound methods in each decoder would be reference cycles, and an ended
+    # stream would stay in memory until a collection of the oldest generation.
     _handlers: ClassVar[Mapping[str, Callable[[Any, Wire, list[StreamEvent]], None]]] = {
         "message_start": _on_message_start,
         "content_block_start": _on_block_start,
@@ -364,7 +367,7 @@ _DELTA_KEYS = frozenset({"type", "text", "thinking", "signature", "partial_json"
 
 
 def _unusual_keys(delta: Wire) -> Wire | None:
-    """Return the form of a delta with keys that no event has a field for; None without such."""
+    """Return the keys of a delta that events have no field for, as `{"delta": …}`, or None."""
     if len(delta) <= _DELTA_SIZE and all(key in _DELTA_KEYS for key in delta):
         return None
     keys = {key: value for key, value in delta.items() if key not in _DELTA_KEYS}
@@ -377,7 +380,7 @@ def _is_plain_start(wire: Wire) -> bool:
 
 
 def _copy(wire: Wire) -> Wire:
-    """Copy an object with its lists and objects, which later events may extend in place."""
+    """Copy an object and its direct lists and objects, which later events extend in place."""
     return {
         key: value.copy() if isinstance(value, dict | list) else value
         for key, value in wire.items()
@@ -385,6 +388,6 @@ def _copy(wire: Wire) -> Wire:
 
 
 def _index(wire: Wire, default: int) -> int:
-    """Return the index of a block event; a server that leaves it out means the newest block."""
+    """Return the index of a block event, or `default` if a server omits it."""
     index = maybe_count(wire.get("index"))
     return default if index is None else index

@@ -28,14 +28,14 @@ from metis.wire.tool_ids import derived_id
 _write = msgspec.json.Encoder().encode
 _END_KEYS = ("stop_reason", "stop_sequence")
 _DELTA_KEYS = ("text", "thinking", "signature", "input")
-"""The keys of a block that deltas carry; its start has them empty."""
-_STATED_KEYS = frozenset({"content", "usage", "id", "type", "role", "model", *_END_KEYS})
-"""The keys of a plain response that other parts of a stream state."""
+"""The keys of a block that deltas carry; they are empty in its start event."""
+_ENCODED_KEYS = frozenset({"content", "usage", "id", "type", "role", "model", *_END_KEYS})
+"""The keys of a plain response that have a fixed place in the events of a stream."""
 _OUTER_KEYS = ("context_management",)
-"""The keys that the event at the end holds beside its delta."""
+"""The keys that `message_delta` has next to its `delta`."""
 
 _STOP_KEYS = ("amazon-bedrock-invocationMetrics",)
-"""The keys that the last event holds."""
+"""The keys of `message_stop`, the last event."""
 
 
 class AnthropicStreamEncoder(BlockStreamEncoder):
@@ -48,15 +48,15 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
         self._start: Wire = {}
-        """The message as its start stated it."""
+        """The `message` object of the `message_start` event."""
 
     def _message_start(self, event: MessageStart) -> bytes:
         super()._message_start(event)
         if not self._is_native or event.original_form is None:
             return self._encode_message_start(event.message_id, event.response_id, event.model)
-        # A plain response states its end already, which a stream does not know yet.
-        unknown = {key: None for key in _END_KEYS if key in event.original_form}
-        return self._write_start({**event.original_form, "content": [], **unknown})
+        # The events of a plain response have its stop reason in the start; a stream has null there.
+        end_keys = {key: None for key in _END_KEYS if key in event.original_form}
+        return self._write_start({**event.original_form, "content": [], **end_keys})
 
     def _text(self, event: TextDelta) -> bytes:
         index = event.content_block_index
@@ -92,7 +92,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         return self._open_block(event, self._original_start(event, call))
 
     def _original_start(self, event: TextDelta | ThinkingDelta | ToolUseStart, plain: Wire) -> Wire:
-        """Return the start of a block as the provider stated it, without what deltas carry."""
+        """Return the start of a block in its original form, with empty values for delta keys."""
         form = event.original_form
         if form is None or not self._is_native:
             return plain
@@ -100,7 +100,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         return {**form, **{key: plain[key] for key in _DELTA_KEYS if key in form and key in plain}}
 
     def _delta_keys(self, form: Mapping[str, Any] | None) -> Wire:
-        """Return what the provider has written into a delta beside what events carry."""
+        """Return the keys of the provider's delta that have no field in our events."""
         return maybe_object(form.get("delta")) if self._is_native and form is not None else {}
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
@@ -119,7 +119,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         encoded = self._encode_start(event) + self._close_block()
         arguments: Wire = {}
         if isinstance(event.block, OpaqueBlock):
-            # Calls of server tools state their arguments as all calls do; SDKs look for deltas.
+            # SDKs read the arguments of server tool calls from deltas, as for any other call.
             wire = maybe_object(event.block.data)
             arguments = maybe_object(wire.get("input"))
             block = Wire({**wire, "input": {}}) if arguments else block
@@ -142,16 +142,16 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         delta: Wire = {"stop_reason": body.get("stop_reason")}
         if "stop_sequence" in body or not self._is_native:
             delta["stop_sequence"] = body.get("stop_sequence")
-        more: Wire = {}
+        outer: Wire = {}
         stop: Wire = {"type": "message_stop"}
         for key, value in body.items():
-            if key in _STATED_KEYS or (key in self._start and self._start[key] == value):
+            if key in _ENCODED_KEYS or (key in self._start and self._start[key] == value):
                 continue
-            (stop if key in _STOP_KEYS else more if key in _OUTER_KEYS else delta)[key] = value
+            (stop if key in _STOP_KEYS else outer if key in _OUTER_KEYS else delta)[key] = value
         usage = body.get("usage") or encode_usage(self._usage)
-        end = {"type": "message_delta", "delta": delta, "usage": usage, **more}
+        end = {"type": "message_delta", "delta": delta, "usage": usage, **outer}
         return (
-            self._encode_rest_of_citations(event.message)
+            self._encode_unsent_citations(event.message)
             + self._close_block()
             + _frame("message_delta", end)
             + _frame("message_stop", stop)
@@ -171,7 +171,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
     ) -> bytes:
         usage = encode_usage(self._usage)
         if not self._usage:
-            # Clients show the context that is used from here; `message_delta` has the true count.
+            # Clients display the used context from this estimate; `message_delta` has the count.
             usage["input_tokens"] = self._context.prompt_tokens
         message: Wire = {
             "id": response_id or f"msg_{message_id}",
@@ -181,7 +181,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            # SDKs read the usage of the prompt from here, and fail without the object.
+            # SDKs read the prompt tokens from this object, and fail without it.
             "usage": usage,
         }
         return self._write_start(message)

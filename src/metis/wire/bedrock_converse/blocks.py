@@ -1,8 +1,8 @@
 """Content blocks and cache points of Bedrock Converse, to and from canonical blocks and hints.
 
 A wire block is an object with one key, which names its kind. A decoded block is *exact* if
-encoding it gives the JSON that was read. Inexact blocks are stored in their original form (see
-`original_form`); blocks without a canonical meaning become opaque.
+encoding it gives the JSON that it was decoded from. The JSON of inexact blocks is stored in the
+original form of the message (see `original_form`). Blocks of unknown kinds become opaque blocks.
 """
 
 import base64
@@ -96,7 +96,7 @@ class ReasoningText(Struct, gc=False, kw_only=True):
 
 
 class Reasoning(Struct, gc=False, rename="camel"):
-    """Thinking that can be read."""
+    """The readable form of thinking, as opposed to `redactedContent`."""
 
     reasoning_text: ReasoningText
 
@@ -108,17 +108,17 @@ class ReasoningPart(Struct, gc=False, rename="camel"):
 
 
 Part = TextPart | ToolUsePart | ToolResultPart | ReasoningPart
-"""A common block, as a Struct whose fields are sorted, as the keys of all requests are."""
+"""A common wire block as a Struct, with sorted fields like all keys of a request."""
 
 
 PROTOCOL = "bedrock_converse"
 """The name of the protocol, under which messages store their original form."""
 WIRE_ID_PREFIX = "tooluse_"
-"""The start of wire ids that are derived from ours."""
+"""The prefix of wire ids that are derived from tool_use_ids."""
 SERVER_CALL, SERVER_RESULT = "server_tool_use", "server_tool_result"
-"""The kinds of opaque blocks for a call that the provider ran itself, and for its result."""
+"""The kinds of opaque blocks for a call that the provider ran, and for its result."""
 CLIENT_CALL = "tool_use"
-"""The type of a call that the client runs; responses may state it, requests do not."""
+"""The type of a call that the client runs; some responses contain it, requests do not."""
 
 _CALL_KEYS = 3
 _write = msgspec.json.Encoder().encode
@@ -130,12 +130,12 @@ _make_thinking = raw_constructor(ThinkingBlock)
 
 
 def decode_block(wire: Any, *, is_response: bool = False) -> ContentBlock:
-    """Decode a block; the ids of calls are still those of the provider.
+    """Decode a block; calls still have wire ids.
 
-    `is_response` states that the model wrote it: then it has generated the images.
+    With `is_response`, the model wrote the block: an image in it is a generated one.
     """
     part = maybe_object(wire)
-    # A block with two keys is not valid, and which one counts is the choice of the API.
+    # A block with two keys is invalid; as an opaque block the API decides what to do with it.
     key = next(iter(part), "") if len(part) == 1 else ""
     block = None
     if is_response and key == "image":
@@ -146,7 +146,7 @@ def decode_block(wire: Any, *, is_response: bool = False) -> ContentBlock:
 
 
 def decode_part(wire: Any, *, is_response: bool = False) -> ContentBlock:
-    """Decode a block or a result, with the ids of the provider."""
+    """Decode a block or a result; calls and results still have wire ids."""
     if is_result(wire) and not is_response:
         return decode_result(wire, maybe_object(wire["toolResult"])["toolUseId"])
     return decode_block(wire, is_response=is_response)
@@ -172,7 +172,7 @@ def is_result(wire: Any) -> bool:
 
 
 def is_plain_call(call: Wire) -> bool:
-    """Whether a call has the keys that every call has, and no others."""
+    """Whether a call has exactly the keys `input`, `name` and `toolUseId`."""
     return (
         len(call) == _CALL_KEYS
         and type(call.get("input")) is dict
@@ -182,7 +182,7 @@ def is_plain_call(call: Wire) -> bool:
 
 
 def plain_result_text(result: Wire) -> str | None:
-    """Return the text of a result that holds nothing else, whatever its status."""
+    """Return the text of a result with one text and any status; None for any other result."""
     content, status = result.get("content"), result.get("status")
     if status not in (None, "success", "error") or len(result) != (2 if status is None else 3):
         return None
@@ -194,14 +194,14 @@ def plain_result_text(result: Wire) -> str | None:
 
 
 def decode_result(wire: Any, tool_use_id: str) -> ToolResultBlock:
-    """Decode a result; `tool_use_id` is our id of the call."""
+    """Decode a result; `tool_use_id` replaces the wire id."""
     result = maybe_object(maybe_object(wire).get("toolResult"))
     content = tuple([_decode_inner(part) for part in maybe_list(result.get("content"))])
     return _make_result(tool_use_id, content, is_error=result.get("status") == "error")
 
 
 def _decode_inner(wire: Any) -> ContentBlock:
-    """Decode a block within a result: JSON becomes text, and calls have no meaning there."""
+    """Decode a block inside a result: JSON becomes text, a call becomes an opaque block."""
     part = maybe_object(wire)
     if len(part) == 1 and "json" in part:
         return _make_text(_write(part["json"]).decode())
@@ -212,13 +212,13 @@ def _decode_inner(wire: Any) -> ContentBlock:
 def is_exact(block: ContentBlock, wire: Any, wire_id: "WireId") -> bool:
     """Whether encoding a block gives the JSON that it was decoded from."""
     if type(block) is OpaqueBlock or (type(block) is TextBlock and "text" in wire):
-        return True  # a text has no other keys, so that encoding it again would prove nothing
+        return True  # the only key of a text part is `text`
     return encode_alone(block, wire_id) == wire
 
 
 def encode_alone(block: ContentBlock, wire_id: "WireId" = str) -> Any:
     """Return the JSON of a block without its original form."""
-    # `to_builtins` does not read raw JSON, which only results can hold.
+    # `to_builtins` does not parse raw JSON, which only results with opaque blocks contain.
     if isinstance(block, ToolResultBlock) and any(map(_is_raw, block.content)):
         return _read(_write(encode_block(block, wire_id)))
     return to_builtins(encode_block(block, wire_id))
@@ -229,7 +229,7 @@ def _is_raw(block: ContentBlock) -> bool:
 
 
 WireId = Callable[[str], str]
-"""Returns the wire id for one of our ids."""
+"""Returns the wire id for a tool_use_id."""
 EncodedBlock = Part | Wire | Raw
 """A wire block, ready to be written as JSON."""
 
@@ -253,7 +253,7 @@ def _decode_call(call: Any) -> ContentBlock | None:
         return None
     if isinstance(arguments, dict):
         return _make_call(wire_id, name, cast("Wire", arguments))
-    # Arguments that are not an object are stored as invalid: a call with them must not run.
+    # Arguments that are not an object are stored as invalid, so that the call is not run.
     text = _write(arguments).decode()
     fault = InvalidInput(text, f"not an object but {describe(arguments)}")
     return ToolUseBlock(wire_id, name, {}, fault)
@@ -276,12 +276,12 @@ def _thinking(wire: Wire, text: str, signature: str | None) -> ContentBlock | No
 
 
 def _decode_guarded(wire: Any) -> ContentBlock | None:
-    """Decode what a guardrail checks, which is also part of the prompt."""
+    """Decode `guardContent`: content for a guardrail that is also part of the prompt."""
     match wire:
         case {"text": {"text": str(text)}}:
             return _make_text(text)
-        case {"image": {"source": {"bytes": str()}} as shown}:
-            return decode_image(cast("Wire", shown))
+        case {"image": {"source": {"bytes": str()}} as image}:
+            return decode_image(cast("Wire", image))
         case _:
             return None
 
@@ -332,8 +332,8 @@ def _encode_result(block: ToolResultBlock, wire_id: WireId) -> ToolResultPart:
 
 
 def _encode_thinking(block: ThinkingBlock, _: WireId) -> ReasoningPart:
-    sealed = UNSET if block.signature is None else block.signature
-    return ReasoningPart(Reasoning(ReasoningText(signature=sealed, text=block.text)))
+    signature = UNSET if block.signature is None else block.signature
+    return ReasoningPart(Reasoning(ReasoningText(signature=signature, text=block.text)))
 
 
 def _encode_redacted(block: RedactedThinkingBlock, _: WireId) -> Wire:
@@ -341,7 +341,7 @@ def _encode_redacted(block: RedactedThinkingBlock, _: WireId) -> Wire:
 
 
 def ensure_base64(data: str) -> str:
-    """Return sealed data as base64, which the API requires; other providers seal in any text."""
+    """Return redacted data as base64, which Bedrock requires; other providers use any text."""
     return data if is_base64(data) else base64.b64encode(data.encode()).decode()
 
 
@@ -350,7 +350,7 @@ def _encode_media(block: Media, _: WireId) -> Wire | None:
 
 
 def _encode_opaque(block: OpaqueBlock, _: WireId) -> Raw | None:
-    # The API refuses keys that it does not know, so foreign blocks are never sent.
+    # Bedrock rejects unknown keys, so that opaque blocks of others are not sent.
     return block.raw if block.issuer == PROTOCOL else None
 
 
@@ -370,12 +370,12 @@ _ENCODERS: Mapping[type, Callable[[Any, WireId], EncodedBlock | None]] = {
 
 
 _KEY = "cachePoint"
-# Other values are refused today; a hint with one would change the request.
+# Bedrock rejects other values; a cache point with one is sent unchanged as an opaque block.
 _TTLS = (None, "5m", "1h")
 
 
 def cache_hint(part: Any, after: int) -> CacheHint | None:
-    """Decode a cache point into a hint; None if it is none, or holds more."""
+    """Decode a cache point into a hint; None for other parts and for unknown keys or values."""
     wire = maybe_object(part)
     mark = maybe_object(wire.get(_KEY))
     if len(wire) != 1 or mark.get("type") != "default" or after < 0:
@@ -389,9 +389,10 @@ def _mark(ttl: str | None) -> Wire:
 
 
 def with_cache_points(parts: Sequence[Any], hints: Sequence[CacheHint]) -> list[Any]:
-    """Return the parts of a message with the cache points that hints ask for.
+    """Return the parts of a message with a cache point for each hint.
 
-    There is one part for each block, None where a block has none; then the one before is marked.
+    `parts` has one entry per block, None for a block that the protocol cannot encode. A cache point
+    after such a block is placed after the preceding part.
     """
     marked: list[Any] = []
     for index, part in enumerate(parts):
@@ -403,14 +404,14 @@ def with_cache_points(parts: Sequence[Any], hints: Sequence[CacheHint]) -> list[
 
 
 def cache_marks(wire: Mapping[str, Any]) -> list[Wire]:
-    """Return the cache points of a request outside of its messages: those behind tools."""
+    """Return the cache points of a request outside of its messages: those in the tool list."""
     tools = maybe_list(maybe_object(wire.get("toolConfig")).get("tools"))
     marks = (maybe_object(maybe_object(tool).get(_KEY)) for tool in tools)
     return [mark for mark in marks if mark]
 
 
 _RENAMED_PARTS = {"json": "text", "searchResult": "document"}
-"""Parts whose block is encoded under another key, with the same content."""
+"""The keys of parts that are encoded under another key, with the same content."""
 
 
 def unmapped_keys(message: Message) -> Iterator[str]:
@@ -425,7 +426,7 @@ def unmapped_keys(message: Message) -> Iterator[str]:
 
 
 def _normal(wire: Any) -> Wire:
-    """Return a part under the key that its block is encoded under, without default values."""
+    """Return a part with the key of its encoded block and without default values."""
     part = maybe_object(wire)
     result = maybe_object(part.get("toolResult"))
     if result:

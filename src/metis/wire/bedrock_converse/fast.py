@@ -1,9 +1,9 @@
-"""Fast paths of Bedrock Converse; without them everything works, but slower.
+"""Fast paths of Bedrock Converse: shortcuts with the same results as the general path.
 
 - `FastConverseHistoryEncoder` duplicates `blocks.encode_block` for texts, calls and results.
 - `FastConverseStreamDecoder` duplicates the handling of `contentBlockDelta`, one per token.
 
-Keys that a Struct does not list are not skipped: what holds one takes the careful path.
+The Structs forbid unknown keys: input with such a key is decoded by the general path.
 `tests/wire/test_fast_paths.py` compares both.
 """
 
@@ -31,7 +31,7 @@ from metis.wire.tool_ids import TOOL_ID_PREFIX
 
 
 class FastConverseHistoryEncoder(ConverseHistoryEncoder):
-    """A history encoder that encodes common blocks without a table of functions."""
+    """A history encoder that encodes common blocks without a lookup in the encoder table."""
 
     def _encode_parts(self, message: Message, form: Mapping[str, Any]) -> list[Any]:
         if "blocks" in form or "success" in form or message.metadata.hints:
@@ -82,7 +82,7 @@ class _Delta(Struct, gc=False, forbid_unknown_fields=True, rename="camel"):
 class _BlockDelta(Struct, gc=False, forbid_unknown_fields=True, rename="camel"):
     content_block_index: int
     delta: _Delta
-    p: str = ""  # padding, which hides the length of an event from an observer of the network
+    p: str = ""  # padding of AWS, so that the event size does not reveal the length of a token
 
 
 _read_delta = msgspec.json.Decoder(_BlockDelta).decode
@@ -100,7 +100,7 @@ class FastConverseStreamDecoder(ConverseStreamDecoder):
         except (ValueError, RecursionError):
             super()._decode_event(frame, events)
             return
-        # The careful path begins a block if none is open or its kind differs.
+        # The general path starts a block if none is open or the kinds differ.
         block, delta = self._open.get(event.content_block_index), event.delta
         kind = None if block is None else block.kind
         if block is not None and delta.text is not UNSET and kind == "text":

@@ -1,8 +1,8 @@
 """History of Bedrock Converse: canonical messages as the `messages` of a request.
 
-Roles alternate in this protocol, so that neighbours of one role share a wire message: tool results,
-and what the user writes after them. Wire messages are encoded once and stored as bytes, so that the
-next request of the same conversation encodes only what is new; the last one stays open.
+Roles must alternate in this protocol, so that adjacent messages of one role share a wire message:
+tool results and the user message after them. Wire messages are encoded once and stored as bytes, so
+that the next request of the same conversation encodes only new messages; the last one stays open.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire
 from metis.wire.original_form import EMPTY, original_blocks, original_form_of
 
-# Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
+# Keys are sorted, so that the bytes do not change when a history is stored and loaded (T176).
 _write = msgspec.json.Encoder(order="deterministic").encode
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
@@ -70,9 +70,9 @@ class ConverseHistoryEncoder(HistoryEncoder):
             if "ids" in form:
                 self._wire_ids.update(form["ids"])
             parts, role = self._encode_parts(message, form), _role_name(message.role)
-            before = encoded[-1] if encoded else None
-            if before is not None and _role_of(before) == role and "apart" not in form:
-                _content_of(before).extend(parts)
+            previous = encoded[-1] if encoded else None
+            if previous is not None and _role_of(previous) == role and "apart" not in form:
+                _content_of(previous).extend(parts)
             elif "keys" in form:
                 encoded.append({"role": role, "content": parts, **form["keys"]})
             else:
@@ -113,7 +113,7 @@ def _is_failed(block: ContentBlock) -> bool:
 
 
 def _is_prompt(message: Message) -> bool:
-    """Whether a leading message goes to `system`; a client may have put it among the messages."""
+    """Whether a leading message belongs to the key `system`, not to the message list."""
     return message.role is _SYSTEM and "turn" not in original_form_of(message, PROTOCOL)
 
 
@@ -126,7 +126,7 @@ def _content_of(wire: _WireMessage | Wire) -> list[Any]:
 
 
 def _reopened(wire: _WireMessage | Wire) -> _WireMessage | Wire:
-    """Copy a wire message with its list of parts: copies of this history share the original."""
+    """Copy a wire message and its list of parts, because copies of this history share it."""
     content = [*_content_of(wire)]
     if isinstance(wire, dict):
         return {**wire, "content": content}

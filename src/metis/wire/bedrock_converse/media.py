@@ -1,6 +1,6 @@
 """Media and citations of Bedrock Converse, to and from canonical blocks.
 
-Bytes are base64. Files in S3 are named by an address that only this provider can read.
+Binary data is base64. Files may be referenced by S3 URIs, which other providers cannot read.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from metis.canonical.blocks import (
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 
 Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock | ArtifactBlock
-"""The blocks that hold media."""
+"""The blocks that contain media."""
 
 _IMAGES = {name: f"image/{name}" for name in ("gif", "jpeg", "png", "webp")}
 _DOCUMENTS = {
@@ -42,7 +42,6 @@ _VIDEOS = {
     "mp4": "video/mp4",
     "mpeg": "video/mpeg",
     "mpg": "video/mpg",
-    # The name of the format in the API is spelled out.
     "three_gp": "video/3gpp",
     "webm": "video/webm",
     "wmv": "video/x-ms-wmv",
@@ -71,7 +70,7 @@ _FORMATS: Mapping[str, str] = {
     for name, media_type in table.items()
 }
 _UNNAMED = "document"
-"""The name of a document without one, because the API requires it."""
+"""The name for a document without a name, because the API requires one."""
 
 
 def _type_of(wire: Wire, formats: Mapping[str, str], prefix: str) -> str | None:
@@ -102,7 +101,7 @@ def decode_generated_image(wire: Wire, issuer: str) -> ContentBlock | None:
 
 
 def decode_document(wire: Wire) -> ContentBlock | None:
-    """Decode a document; one that is given as text is text."""
+    """Decode a document; a source with `text` or `content` becomes a text source."""
     name, context = maybe_text(wire.get("name")), maybe_text(wire.get("context"))
     source = _source(wire) or _text_source(maybe_object(wire.get("source")))
     media_type = _DOCUMENTS.get(str(wire.get("format", "txt")))
@@ -159,11 +158,11 @@ def _source(wire: Wire) -> MediaSource | None:
 
 
 def encode_media(block: Media) -> Wire | None:
-    """Encode media; None if the protocol has no source for them, such as a web address."""
+    """Encode media; None if the protocol has no source of this kind, such as a web URL."""
     source = block.source
     if source.kind == "base64":
         wire_source: Wire = {"bytes": source.data}
-    # The API reads files from S3 only and refuses web addresses.
+    # Bedrock reads files from S3 only and rejects web URLs.
     elif source.kind == "url" and source.data.startswith("s3://"):
         wire_source = {"s3Location": {"uri": source.data}}
     elif source.kind == "text":
@@ -199,20 +198,20 @@ def _encode_document(block: DocumentBlock, source: Wire) -> Wire:
 
 
 def _document_format(block: DocumentBlock) -> str:
-    """Return the format of a document; text of any unknown kind is plain text."""
+    """Return the format of a document; `txt` for text of a type that the API does not list."""
     is_text = block.source.kind == "text" and block.media_type not in DOCUMENT_TYPES
     return "txt" if is_text else format_of(block.media_type)
 
 
 def format_of(media_type: str) -> str:
-    """Return the format for a media type; for an unknown one its subtype."""
+    """Return the format name for a media type; for an unknown type its subtype."""
     return _FORMATS.get(media_type) or media_type.rpartition("/")[2].removeprefix("x-")
 
 
 CITATION_KINDS = frozenset(
     {"web", "documentChar", "documentPage", "documentChunk", "searchResultLocation", "source"}
 )
-"""The kinds of citations; `source` is one that names a source and no location."""
+"""The kinds of citations; `source` is a citation without a location."""
 _LOCATIONS = CITATION_KINDS - {"source"}
 
 
@@ -251,7 +250,7 @@ def encode_cited(block: TextBlock) -> Wire:
 
 
 def encode_foreign_citation(citation: Citation) -> Mapping[str, Any] | None:
-    """Encode a citation of another provider; None if it names nothing."""
+    """Encode a citation of another provider; None if it has no title, text or URL."""
     wire: Wire = {}
     if citation.title:
         wire["title"] = citation.title

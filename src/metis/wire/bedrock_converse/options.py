@@ -33,7 +33,7 @@ def _tools_of(wire: Mapping[str, Any]) -> list[Any]:
 
 
 def decode_tools(wire: Mapping[str, Any]) -> tuple[ToolDefinition, ...]:
-    """Decode the tools that the client runs; those of the provider stay in the native options."""
+    """Decode the tools that the client runs; server tools remain in the native options only."""
     tools = map(_decode_tool, _tools_of(wire))
     return tuple(tool for tool in tools if tool is not None)
 
@@ -52,9 +52,9 @@ def _decode_tool(wire: Any) -> ToolDefinition | None:
 
 
 def set_tools(wire: Wire, tools: Sequence[ToolDefinition]) -> None:
-    """Set the tools of a request; native ones stay while they state the same.
+    """Set the tools of a request; native tools with the same meaning remain unchanged.
 
-    Without tools no key is sent at all, because the API refuses an empty list.
+    Without tools the key is removed, because Bedrock rejects an empty list.
     """
     if tuple(tools) == decode_tools(wire):
         return
@@ -72,13 +72,13 @@ def _encode_tool(tool: ToolDefinition, native: Any) -> Wire:
     if native is not None and _decode_tool(native) == tool:
         return native
     spec: Wire = {"inputSchema": {"json": tool.input_schema}, "name": tool.name}
-    if tool.description:  # the API refuses an empty one, but not a tool without (T112)
+    if tool.description:  # Bedrock rejects an empty description, but accepts none (T112)
         spec["description"] = tool.description
     return {_SPEC: spec}
 
 
 def server_tools(wire: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tools that the provider runs itself."""
+    """Return the names of the tools that the provider runs."""
     return [
         str(maybe_object(tool.get("systemTool")).get("name") or next(iter(tool), ""))
         for tool in map(maybe_object, _tools_of(wire))
@@ -87,7 +87,7 @@ def server_tools(wire: Mapping[str, Any]) -> list[str]:
 
 
 def unmapped_tool_paths(wire: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and path of keys of client tools that `ToolDefinition` has no field for."""
+    """Yield tool name and path for each key of a client tool without a `ToolDefinition` field."""
     for index, tool in enumerate(map(maybe_object, _tools_of(wire))):
         if _decode_tool(tool) is None:
             continue
@@ -98,14 +98,14 @@ def unmapped_tool_paths(wire: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 MODEL_FIELDS = "additionalModelRequestFields"
-"""The object whose keys go to the model as they are, and differ by its maker."""
+"""The object whose keys Bedrock passes to the model unchanged; they differ by model vendor."""
 
 _NOVA_REASONING = "reasoningConfig"
 _EFFORT_KEYS: Mapping[ReasoningForm | None, str] = {
     "effort": "reasoning_effort",
     "reasoning": "reasoning_config",
 }
-"""The keys of makers whose models take an effort and nothing else."""
+"""The keys of model vendors whose models accept only an effort."""
 _OUTER_EFFORT = "outputConfig.effort"
 _NOVA_EFFORT = "maxReasoningEffort"
 
@@ -121,8 +121,8 @@ def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
             return DecodedReasoning(Reasoning(effort), frozenset({f"{MODEL_FIELDS}.{key}"}))
     if _NOVA_REASONING in fields:
         return _decode_nova(maybe_object(fields[_NOVA_REASONING]))
-    stated = {**fields, _OUTER_EFFORT: outer}
-    return decode_claude_thinking(stated, f"{MODEL_FIELDS}.", _OUTER_EFFORT)
+    claude_fields = {**fields, _OUTER_EFFORT: outer}
+    return decode_claude_thinking(claude_fields, f"{MODEL_FIELDS}.", _OUTER_EFFORT)
 
 
 def _decode_nova(config: Wire) -> DecodedReasoning:
@@ -138,11 +138,11 @@ def _decode_nova(config: Wire) -> DecodedReasoning:
 
 
 def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, form: ReasoningForm | None) -> None:
-    """Encode reasoning in the form of the model, in place of any other form."""
+    """Set reasoning in the form that the model accepts, and remove the keys of other forms."""
     fields = dict(maybe_object(wire.get(MODEL_FIELDS)))
     for key in (*_EFFORT_KEYS.values(), _NOVA_REASONING):
         fields.pop(key, None)
-    # The effort of Claude models may also stand beside the fields of the model.
+    # The effort of Claude models may also be in `outputConfig` of the request itself.
     if "outputConfig" in wire:
         set_inner_keys(wire, "outputConfig", {"effort": None})
     is_claude = form != "level" and form not in _EFFORT_KEYS
@@ -184,17 +184,17 @@ _write = msgspec.json.Encoder().encode
 def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
     if _CONFIG not in wire:
         return UNSTATED_OUTPUT
-    stated = maybe_object(maybe_object(wire[_CONFIG]).get(_FORMAT))
-    inner = maybe_object(maybe_object(stated.get("structure")).get("jsonSchema"))
+    text_format = maybe_object(maybe_object(wire[_CONFIG]).get(_FORMAT))
+    inner = maybe_object(maybe_object(text_format.get("structure")).get("jsonSchema"))
     schema = _parse_schema(inner.get("schema"))
-    if stated.get("type") != "json_schema" or schema is None:
+    if text_format.get("type") != "json_schema" or schema is None:
         return UNSTATED_OUTPUT
     name, description = maybe_text(inner.get("name")), maybe_text(inner.get("description"))
     return DecodedOutput(OutputFormat(schema, name, description), _OUTPUT_KEYS)
 
 
 def _parse_schema(text: Any) -> Wire | None:
-    """Parse a schema, which is a JSON text in this protocol."""
+    """Parse a schema, which is a JSON string in this protocol; None if it is not valid."""
     try:
         schema = _read(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -242,9 +242,9 @@ SHARED_KEYS = frozenset(
 
 
 def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
-    """Decode the options of a request, which itself becomes their native form.
+    """Decode the options of a request; `wire` itself is stored as their native form.
 
-    The model is not in the body but in the path.
+    `model` is an argument because the model is in the path, not in the body.
     """
     return AdapterOptions(
         model=model,
@@ -256,7 +256,7 @@ def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """Encode options as keys of a request; native keys stay while they state the same."""
+    """Encode options as keys of a request; native keys with the same meaning remain unchanged."""
     wire = dict(options.native.get(PROTOCOL, {}))
     native = _decode_shared(wire) if wire else {}
     changed: Wire = {}
@@ -269,7 +269,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     if options.top_k != native.get("top_k"):
         _set_top_k(wire, options)
     set_tools(wire, tools)
-    # A choice without tools is refused.
+    # Bedrock rejects a tool choice without tools.
     if options.tool_choice != native.get("tool_choice") and TOOL_CONFIG in wire:
         set_inner_keys(wire, TOOL_CONFIG, {"toolChoice": _encode_choice(options.tool_choice)})
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
@@ -278,9 +278,9 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
 
 
 def _set_top_k(wire: Wire, options: AdapterOptions) -> None:
-    """Set top-k among the fields of the model: the protocol itself has no key for it."""
+    """Set top-k in the fields of the model, because the protocol itself has no key for it."""
     fields = dict(maybe_object(wire.get(MODEL_FIELDS)))
-    # Models of Amazon take top-k within an object of their own.
+    # Amazon Nova expects top-k in an inner object.
     is_nova = _NOVA_MODELS in (options.model or "")
     set_inner_keys(fields, _INFERENCE, {_NOVA_TOP_K: options.top_k if is_nova else None})
     fields.pop(_TOP_K, None)
@@ -290,7 +290,7 @@ def _set_top_k(wire: Wire, options: AdapterOptions) -> None:
 
 
 def _encode_choice(choice: ToolChoice | None) -> Wire | None:
-    """Encode a tool choice; the protocol cannot forbid calls."""
+    """Encode a tool choice; None for the mode `none`, which the protocol does not have."""
     if choice is None or choice.mode == "none":
         return None
     if choice.mode == "tool":
@@ -299,7 +299,7 @@ def _encode_choice(choice: ToolChoice | None) -> Wire | None:
 
 
 def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode the shared options that a request states."""
+    """Decode the shared options of a request; options that are not set are left out."""
     config, fields = maybe_object(wire.get(_INFERENCE)), maybe_object(wire.get(MODEL_FIELDS))
     nova_top_k = maybe_object(fields.get(_INFERENCE)).get(_NOVA_TOP_K)
     options: dict[str, Any] = {

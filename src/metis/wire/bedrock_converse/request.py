@@ -1,9 +1,9 @@
-"""Requests of Bedrock Converse, decoded.
+"""Decoding of Bedrock Converse requests.
 
-A user message of the wire may hold tool results and text; each result becomes a tool message, the
-rest user messages. A cache point becomes a hint on the block before it. The system prompt becomes
-the first message. Everything that is neither message nor tool goes into the options; the model is
-not in the body, it comes with the context.
+A wire message with the role `user` may contain tool results and other blocks: each result becomes a
+tool message, the blocks between results become user messages. A cache point becomes a hint on the
+block before it. The system prompt becomes the first message. All keys except messages and tools
+become options. The model is not in the body: it is part of the path and of the context.
 """
 
 from collections.abc import Iterator
@@ -59,12 +59,12 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     try:
         _begin(draft, wire)
         if "messages" not in wire:
-            raise DecodeError("a request has a list of messages", path="$.messages")
+            raise DecodeError("a request needs a list of messages", path="$.messages")
         for index, message in enumerate(list_at(wire.pop("messages"), "$.messages")):
             _add(draft, message, index)
         tools, options = _end(wire, context)
     except RecursionError:
-        raise DecodeError("nested too deeply") from None
+        raise DecodeError("the request is nested too deeply") from None
     return CanonicalRequest(draft.messages(), tools, options)
 
 
@@ -102,7 +102,7 @@ class _RequestDraft(RequestDraft):
             raise unknown_role(name, path)
         parts = list_at(wire.get("content"), f"{path}.content")
         form: Wire = {}
-        # Encoded again, adjacent messages of one role would share a wire message.
+        # By default the history encoder merges adjacent messages of one role.
         if role is self._last_role:
             form["apart"] = True
         if wire.keys() != _MESSAGE_KEYS:
@@ -129,8 +129,8 @@ class _RequestDraft(RequestDraft):
         for part in parts:
             wire = maybe_object(part)
             if len(wire) == 1:
-                # Fast path: texts and calls with the usual keys are exact, so they are neither
-                # encoded nor compared. The laws of tests/wire compare them with the other path.
+                # Fast path: texts and calls with exactly the usual keys are exact, so that encoding
+                # and comparing is skipped. The laws of tests/wire compare both paths.
                 text = wire.get("text")
                 if type(text) is str:
                     content.append(_make_text(text))
@@ -149,7 +149,7 @@ class _RequestDraft(RequestDraft):
             if not is_exact(block, part, lambda call: ids.get(call, call)):
                 inexact[str(len(content))] = part
             content.append(block)
-        self._put(role, content, _with_parts(form, ids, inexact), tuple(hints))
+        self._add_draft(role, content, _with_parts(form, ids, inexact), tuple(hints))
 
     def _new_id(self, wire_id: str, ids: dict[str, str]) -> str:
         tool_use_id = self._ids.of_call(wire_id)
@@ -157,7 +157,7 @@ class _RequestDraft(RequestDraft):
         return tool_use_id
 
     def _add_result(self, parts: list[Any], form: Wire) -> None:
-        """Add a tool message: one result, and the cache points behind it."""
+        """Add a tool message for one result and the cache points after it."""
         wire = parts[0]
         result = maybe_object(maybe_object(wire).get("toolResult"))
         wire_id, status = result["toolUseId"], result.get("status")
@@ -165,7 +165,7 @@ class _RequestDraft(RequestDraft):
         ids, inexact = {tool_use_id: wire_id}, Wire()
         if status == "success":
             form["success"] = True
-        # Fast path: a result of one text is exact, so it is neither encoded nor compared.
+        # Fast path: a result with one text is exact, so that encoding and comparing is skipped.
         text = plain_result_text(result) if len(wire) == 1 else None
         if text is not None:
             is_error = status == "error"
@@ -178,10 +178,10 @@ class _RequestDraft(RequestDraft):
             if plain != wire:
                 inexact["0"] = wire
         hints = (cache_hint(part, 0) for part in parts[1:])
-        placed = tuple(hint for hint in hints if hint is not None)
-        self._put(_TOOL, [block], _with_parts(form, ids, inexact), placed)
+        result_hints = tuple(hint for hint in hints if hint is not None)
+        self._add_draft(_TOOL, [block], _with_parts(form, ids, inexact), result_hints)
 
-    def _put(
+    def _add_draft(
         self, role: Role, content: list[ContentBlock], form: Wire, hints: tuple[CacheHint, ...]
     ) -> None:
         if "blocks" in form:
@@ -207,9 +207,10 @@ def _with_parts(form: Wire, ids: Wire, inexact: Wire) -> Wire:
 
 
 def _groups(parts: list[Any]) -> Iterator[tuple[bool, list[Any]]]:
-    """Split the parts of a user message by canonical messages: whether it is a result, and parts.
+    """Split the parts of a user message into those of canonical messages.
 
-    A cache point right behind a result belongs to it.
+    Yields whether the group is a tool result, and its parts. A cache point directly after a result
+    belongs to the result.
     """
     group: list[Any] = []
     has_result = False

@@ -59,9 +59,9 @@ from metis.wire.tool_ids import derived_id, next_tool_id
 _write = msgspec.json.Encoder().encode
 _LONG_TTL = "1h"
 _USAGE_KEYS = 3
-"""The number of keys in a usage without a cache."""
+"""The number of keys in a usage that has only input, output and total tokens."""
 _UNIQUE_ID = re.compile(r"[A-Za-z]+_[A-Za-z0-9_-]{16,}")
-"""Ids that come once; others, such as `functions.read:0`, come again in the next response (T09)."""
+"""Wire ids that are unique; others, such as `functions.read:0`, recur in later responses (T09)."""
 _STOP_REASONS = {
     "end_turn": StopReason.END_TURN,
     "max_tokens": StopReason.MAX_TOKENS,
@@ -80,15 +80,15 @@ _STOP_REASON_NAMES: Mapping[StopReason, str] = {
     StopReason.TOOL_USE: "tool_use",
     StopReason.CONTENT_FILTER: "content_filtered",
     StopReason.REFUSAL: "content_filtered",
-    # Clients continue a response that was cut off, but not one that ended (T158).
+    # Clients continue a response that reached a limit, but not one that ended (T158).
     StopReason.PAUSE: "max_tokens",
 }
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
-    """Decode a response body; an error body raises the error that it stands for."""
+    """Decode a response body; an error body is raised as a ProviderError."""
     wire = read_response(body, context)
-    # Some hosts send an error with the status 200.
+    # Some compatible hosts send an error with status 200.
     if has_failed(context) or ("message" in wire and "output" not in wire):
         raise decode_error(wire, context.status)
     return decode_body(wire, context, message_id=new_ulid())
@@ -105,8 +105,8 @@ def decode_body(
     output = object_at(wire.get("output"), "$.output")
     message = object_at(output.get("message"), "$.output.message")
     parts = list_at(message.get("content"), "$.output.message.content")
-    rest = {key: value for key, value in message.items() if key != "content"}
-    form: Wire = {"response": {**wire, "output": {**output, "message": rest}}}
+    message_keys = {key: value for key, value in message.items() if key != "content"}
+    form: Wire = {"response": {**wire, "output": {**output, "message": message_keys}}}
     provider = context.provider or PROTOCOL
     return response_message(
         _decode_content(parts, context, message_id, form),
@@ -124,7 +124,7 @@ def decode_body(
 def _decode_content(
     parts: list[Any], context: RequestContext, message_id: str, form: Wire
 ) -> list[ContentBlock]:
-    """Decode the blocks of a response; what encoding them needs is added to the original form."""
+    """Decode the blocks of a response, and add wire ids and inexact parts to its original form."""
     content: list[ContentBlock] = []
     ids: dict[str, str] = {}
     counts: dict[str, int] = {}
@@ -135,19 +135,20 @@ def _decode_content(
         if isinstance(block, ToolUseBlock):
             wire_id = block.id
             tool_use_id = tool_use_id_of(context, message_id, wire_id, counts)
-            # Requests refuse two calls of one id: a repeated one is derived from ours.
+            # Bedrock rejects requests with two calls of one id: a repeated wire id is not stored,
+            # so that the next request derives another one from the tool_use_id.
             if counts[wire_id] == 1:
                 ids[tool_use_id] = wire_id
             plain = encode_alone(block)
             block = replace(block, id=tool_use_id)
-            # Some models state the type that is the default; it is stored by index only.
+            # Some models send the default type explicitly; storing the index is enough for it.
             if maybe_object(part["toolUse"]).get("type") == CLIENT_CALL:
                 plain["toolUse"]["type"] = CLIENT_CALL
                 typed.append(index)
-            is_same = plain == part
+            is_exact_part = plain == part
         else:
-            is_same = is_exact(block, part, str)
-        if not is_same:
+            is_exact_part = is_exact(block, part, str)
+        if not is_exact_part:
             inexact[str(index)] = part
         content.append(block)
     if ids:
@@ -162,7 +163,7 @@ def _decode_content(
 def tool_use_id_of(
     context: RequestContext, message_id: str, wire_id: str, counts: dict[str, int]
 ) -> str:
-    """Return our id for a call; one that comes again in another response is another (T09)."""
+    """Return the tool_use_id of a call; a wire id in another response is another call (T09)."""
     scope = context.session_id
     if not _UNIQUE_ID.fullmatch(wire_id):
         scope = f"{scope}\0{message_id}"
@@ -177,10 +178,9 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     form = original_form_of(message, PROTOCOL)
     envelope = cast("Wire", form.get("response") or encode_envelope(message, context))
     reason = message.metadata.stop_reason
-    stated = decode_stop_reason(maybe_text(envelope.get("stopReason")))
-    if stated is not reason:
-        # A failed end has no name here, unless it is the provider that stated one; and the reason
-        # of the provider is not that of a message which has changed since.
+    envelope_reason = decode_stop_reason(maybe_text(envelope.get("stopReason")))
+    if envelope_reason is not reason:
+        # The stored envelope is outdated if the message has changed since.
         envelope = {**envelope, "stopReason": encode_stop_reason(reason)}
     output = maybe_object(envelope.get("output"))
     wire = {**maybe_object(output.get("message")), "content": _encode_content(message, form)}
@@ -218,12 +218,12 @@ def encode_envelope(message: Message, context: RequestContext) -> Wire:
 
 
 def decode_stop_reason(name: str | None) -> StopReason | None:
-    """Decode a stop reason; its name stays in the original form of the response."""
+    """Decode a stop reason; UNKNOWN for a new name, which the original form still contains."""
     return None if name is None else _STOP_REASONS.get(name, StopReason.UNKNOWN)
 
 
 def encode_stop_reason(reason: StopReason | None) -> str | None:
-    """Encode a stop reason; None for an unknown one or a failed end (T164)."""
+    """Encode a stop reason; None for an unknown one and for failed responses (T164)."""
     return None if reason is None else _STOP_REASON_NAMES.get(reason)
 
 
@@ -243,7 +243,7 @@ def decode_usage(wire: Mapping[str, Any], context: RequestContext) -> Usage | No
 
 
 def _decode_extra_usage(counts: Wire) -> dict[str, Any]:
-    """Decode the buckets beside the three counts that every usage has."""
+    """Decode the buckets besides input, output and total tokens."""
     written = maybe_count(counts.get("cacheWriteInputTokens")) or 0
     server = maybe_object(counts.get("serverToolUsage"))
     return {
@@ -255,20 +255,20 @@ def _decode_extra_usage(counts: Wire) -> dict[str, Any]:
 
 
 def _long_lived(counts: Wire) -> int:
-    """Count the tokens that were cached for an hour, which cost more (T149)."""
+    """Return the tokens that were cached for one hour, which have a higher price (T149)."""
     details = map(maybe_object, maybe_list(counts.get("cacheDetails")))
     long = (detail for detail in details if detail.get("ttl") == _LONG_TTL)
     return sum(maybe_count(detail.get("inputTokens")) or 0 for detail in long)
 
 
 def encode_usage(usage: Usage | None) -> Wire:
-    """Encode a usage; the protocol cannot state that it is unknown, so that becomes zero."""
+    """Encode a usage; an unknown usage becomes zero, because SDKs require the object."""
     if usage is None:
         return {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
     wire: Wire = {
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
-        # The total counts cached tokens, the count of input tokens does not.
+        # The total includes cached tokens, `inputTokens` does not.
         "totalTokens": usage.prompt_tokens + usage.output_tokens,
     }
     if usage.cached_input_tokens or usage.cache_creation_input_tokens:
@@ -295,7 +295,7 @@ _BY_TYPE: Mapping[str, type[ProviderError]] = {
     "internalserver": ServerError,
     "invalidsignature": AuthenticationError,
     "modelerror": ServerError,
-    # AWS loads a model on its first call and asks to try again.
+    # AWS loads a model on its first call and expects a retry.
     "modelnotready": RateLimitError,
     "modelstreamerror": ServerError,
     "modeltimeout": NetworkError,
@@ -319,14 +319,14 @@ OVERFLOW = OverflowWording(
     "Input is too long for requested model: {tokens} tokens > {limit} maximum",
 )
 _UNKNOWN = (500, "InternalServer")
-_MODEL_FAILED = 424  # the status for a model that failed behind a working API
+_MODEL_FAILED = 424  # the status for an error of the model, not of the API
 _STREAMED = frozenset({"InternalServer", "ServiceUnavailable", "Throttling", "Validation"})
-"""The exceptions that a stream may carry; there is one more, which metis never sends."""
+"""The exceptions that a stream may carry, except `modelStreamError`, which is never encoded."""
 
 
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
-    """Decode an error body; the text of the provider stays as it is."""
-    # AWS may put a namespace before the name of the exception and a URL behind it.
+    """Decode an error body into an error with the provider's text unchanged."""
+    # AWS may send `namespace#Name:URL` as the name of the exception.
     kind = maybe_text(wire.get("__type"))
     name = None if kind is None else kind.rpartition("#")[2].partition(":")[0]
     text = str(wire.get("message") or wire.get("Message") or wire)
@@ -341,7 +341,7 @@ def _class_of(name: str | None, status: int | None, text: str) -> type[ProviderE
 
 
 def refine_stream_error(error: ProviderError) -> ProviderError:
-    """Return the error for an exception in a stream, with the class that its text shows."""
+    """Return the error for an exception in a stream, with the class that its text implies."""
     by_text = class_of_text(error.text) if type(error) is InvalidRequestError else None
     return (by_text or type(error))(
         error.text, provider=PROTOCOL, status=error.status, kind=error.kind
@@ -349,7 +349,7 @@ def refine_stream_error(error: ProviderError) -> ProviderError:
 
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
-    """Return the status and the body for an error."""
+    """Encode an error as the status and the body of a response."""
     status, name = _TYPE_OF.get(type(error), _UNKNOWN)
     kind = name + _SUFFIX
     if error.provider in _PROVIDERS:
@@ -366,7 +366,7 @@ def _text(error: ProviderError) -> str:
 def error_frame(error: ProviderError) -> bytes:
     """Encode the exception that ends a stream."""
     _, name = _TYPE_OF.get(type(error), _UNKNOWN)
-    # SDKs know the exceptions of a stream by name and fail at any other.
+    # AWS SDKs accept only the documented exceptions in a stream and fail on other names.
     if name not in _STREAMED:
         name = "Validation"
     headers = {

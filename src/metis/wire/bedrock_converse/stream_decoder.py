@@ -1,7 +1,7 @@
 """Stream decoder of Bedrock Converse: event-stream frames in, stream events out.
 
-The stop reason comes before the usage: the response is complete when both have come, or when the
-bytes end after the stop reason.
+The stop reason is sent before the usage: the response is complete when both have been received, or
+when the bytes end after the stop reason.
 """
 
 import base64
@@ -40,7 +40,7 @@ from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, 
 from metis.wire.stream_decoder import BaseStreamDecoder
 
 BLOCK_DELTA = "contentBlockDelta"
-"""The name of the event that carries more of a block."""
+"""The name of the event with a delta of a block."""
 _PADDING = "p"
 _BlockKind = Literal["text", "thinking", "call", "result", "image", "other"]
 _KINDS: dict[str, _BlockKind] = {
@@ -59,11 +59,11 @@ def _kind_of(wire: Wire) -> _BlockKind:
 
 
 class _Pieces(list[str]):
-    """A text that comes in pieces; joined at the end, because each copy would cost its length."""
+    """The pieces of a text, joined only at the end: repeated concatenation would be quadratic."""
 
 
 class _PartialBlock:
-    """A wire block that is still coming in."""
+    """A wire block whose deltas are still being received."""
 
     __slots__ = (
         "arguments",
@@ -112,7 +112,7 @@ class _PartialBlock:
                     self.other[key] = value
 
     def _add_thinking(self, delta: Wire) -> None:
-        # Text, signature and sealed content come apart, or in one delta (T42).
+        # Text, signature and redacted content may be in separate deltas or in one (T42).
         text, sealed = maybe_text(delta.get("text")), maybe_text(delta.get("redactedContent"))
         if text is not None:
             self.texts.append(text)
@@ -133,12 +133,13 @@ class _PartialBlock:
                 self.results.append(_Pieces([text]))
 
     def to_wire(self) -> Wire:
-        """Return the block as a plain response would hold it."""
+        """Return the block in the form of a plain response."""
         if self.kind == "image":
             return {"image": {**maybe_object(self.start.get("image")), **self.other}}
-        return {**self._mapped(), **self.other}
+        return {**self._known_keys(), **self.other}
 
-    def _mapped(self) -> Wire:
+    def _known_keys(self) -> Wire:
+        """Return the block without keys of deltas that this decoder does not interpret."""
         match self.kind:
             case "text" if not self.citations:
                 return {"text": "".join(self.texts)}
@@ -173,7 +174,7 @@ class _PartialBlock:
 
 
 def _join_base64(pieces: list[str]) -> str:
-    """Join bytes that came in pieces, each of which is base64 of its own."""
+    """Join pieces of binary data that are each encoded as base64 separately."""
     if len(pieces) == 1:
         return pieces[0]
     try:
@@ -192,16 +193,16 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         self._blocks: list[_PartialBlock] = []
         self._call_counts: dict[str, int] = {}
         self._open: dict[int, _PartialBlock] = {}
-        """The blocks that go on, by the index that the provider gives them."""
+        """The blocks without a stop event, by their wire index."""
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        if not self._has_begun:
-            self._keep_head(chunk)
+        if not self._has_started:
+            self._store_head(chunk)
         for frame in self._frames.feed(chunk):
             if self._end is not None:
                 break
             self._decode_event(frame, events)
-        # An exception comes as a frame of its own, after which nothing follows.
+        # The parser stores an exception frame as `error` and reads nothing after it.
         error = self._frames.error
         if error is None or self._end is not None:
             return
@@ -209,17 +210,18 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             self._end_at_limit(error, events)
         elif error.code is not None:
             self._fail(refine_stream_error(error), events)
-        elif self._has_begun:
-            # Bytes that are not a frame; before the response began they may be another body.
+        elif self._has_started:
+            # Bytes that are not a frame. Before the start they may be an error body: see
+            # `_early_end_error`.
             self._fail(error, events)
 
-    def _decode_rest(self, events: list[StreamEvent]) -> None:
+    def _decode_remaining(self, events: list[StreamEvent]) -> None:
         self._frames.finish()
         if self._end is None and self._frames.error is None and "stopReason" in self._body:
             self._complete(events)
 
     def _early_end_error(self) -> ProviderError:
-        if not self._has_begun and self._head.strip():
+        if not self._has_started and self._head.strip():
             wire = read_error(self._head)
             if has_failed(self._context) or "__type" in wire or self._head.lstrip()[:1] == b"{":
                 return decode_error(wire, self._context.status)
@@ -229,7 +231,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         handler = self._handlers.get(frame.name)
         wire = None if handler is None else self._read_event(frame.payload, events)
         if handler is not None and wire is not None:
-            # Padding hides the length of a token from an observer of the network.
+            # AWS pads events, so that their size does not reveal the length of a token.
             wire.pop(_PADDING, None)
             handler(self, wire, events)
 
@@ -240,8 +242,8 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         self._begin(events, model, protocol=PROTOCOL, original_form=form or None)
 
     def _on_message_start(self, wire: Wire, events: list[StreamEvent]) -> None:
-        if self._has_begun:
-            # Another response began after part of this one was shown (T133).
+        if self._has_started:
+            # A proxy retried upstream after the client had received part of a response (T133).
             self._fail(NetworkError("another response began in the same stream"), events)
             return
         self._body["output"] = {"message": wire}
@@ -251,13 +253,13 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         start = maybe_object(wire.get("start"))
         if start:
             self._start_block(_index(wire), _kind_of(start), start, events)
-        else:  # its kind comes with the first delta
+        else:  # the first delta determines the kind of block
             self._close_block(_index(wire), events)
 
     def _start_block(
         self, index: int, kind: _BlockKind, start: Wire, events: list[StreamEvent]
     ) -> _PartialBlock:
-        """Begin a block; an open one of the same index ends, even without a stop event (T124)."""
+        """Start a block; an open block with the same index is closed first (T124)."""
         self._begin_response(events)
         self._close_block(index, events)
         if kind == "call":
@@ -268,10 +270,10 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         self._blocks.append(block)
         self._open[index] = block
         match start.get("toolUse"):
-            case {"toolUseId": str(wire_id), "name": str(name), **rest} if _is_client_call(rest):
+            case {"toolUseId": str(wire_id), "name": str(name), **other} if _is_client_call(other):
                 call = tool_use_id_of(self._context, self._message_id, wire_id, self._call_counts)
                 block.tool_use_id = call
-                form = start if rest else None
+                form = start if other else None
                 event = ToolUseStart(self._message_id, block.index, call, name, wire_id, form)
                 events.append(event)
             case _:
@@ -312,7 +314,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
     def _on_block_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
         index = _index(wire)
         if index not in self._open:
-            # An empty text has neither a start nor a delta, but it is a block (T39).
+            # AWS sends only a stop event for an empty text block (T39).
             block = self._start_block(index, "text", {}, events)
             events.append(TextDelta(self._message_id, block.index, ""))
         self._close_block(index, events)
@@ -333,7 +335,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
 
     def _on_message_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
         self._begin_response(events)
-        # The key marks the end even if a host leaves the reason out.
+        # The key marks the end of the response even if a host omits the reason.
         self._body |= {"stopReason": None, **wire}
         if "usage" in self._body:
             self._complete(events)
@@ -346,7 +348,8 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             self._complete(events)
 
     def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
-        # What comes at once is in no event yet; calls and texts stay open, as they are cut off.
+        # Blocks without deltas, such as images, have no event before they are closed. Calls stay
+        # open, because their arguments are truncated.
         for index in [index for index, block in self._open.items() if not block.tool_use_id]:
             self._close_block(index, events)
         super()._fail(error, events)
@@ -363,8 +366,8 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         built = decode_body(body, self._context, message_id=self._message_id, status=status)
         return mark_invalid_calls(built, (block.arguments for block in self._blocks))
 
-    # Of the class, as bound methods in each decoder would be reference cycles: an ended stream
-    # would stay in memory until a collection of the oldest generation.
+    # A table of the class: bound methods in each decoder would be reference cycles, and an ended
+    # stream would stay in memory until a collection of the oldest generation.
     _handlers: ClassVar[Mapping[str, Callable[[Any, Wire, list[StreamEvent]], None]]] = {
         "messageStart": _on_message_start,
         "contentBlockStart": _on_block_start,
@@ -375,11 +378,11 @@ class ConverseStreamDecoder(BaseStreamDecoder):
     }
 
 
-def _is_client_call(rest: Mapping[str, Any]) -> bool:
-    """Whether the client runs a call, and not the provider itself."""
-    return rest.get("type", CLIENT_CALL) == CLIENT_CALL
+def _is_client_call(call: Mapping[str, Any]) -> bool:
+    """Whether the client, not the provider, runs a call."""
+    return call.get("type", CLIENT_CALL) == CLIENT_CALL
 
 
 def _index(wire: Wire) -> int:
-    """Return the index of a block event; a server that leaves it out means the first block."""
+    """Return the index of a block event; 0 if a server omits it."""
     return maybe_count(wire.get("contentBlockIndex")) or 0

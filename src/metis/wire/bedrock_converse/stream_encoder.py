@@ -28,11 +28,11 @@ from metis.wire.stream_encoder import BlockStreamEncoder
 from metis.wire.tool_ids import derived_id
 
 _STOP_KEYS = ("stopReason", "additionalModelResponseFields")
-"""The keys of a plain response that the event for its end carries."""
-_STATED_KEYS = frozenset({"output", *_STOP_KEYS})
-"""The keys that come before the last event, which carries all others."""
+"""The keys of a plain response that the `messageStop` event carries."""
+_ENCODED_KEYS = frozenset({"output", *_STOP_KEYS})
+"""The keys that earlier events carry; the last event, `metadata`, carries all others."""
 _NO_METADATA: Wire = {"usage": encode_usage(None), "metrics": {"latencyMs": 0}}
-"""What SDKs expect of the last event, if there is one."""
+"""The keys that SDKs require in a `metadata` event."""
 _write = msgspec.json.Encoder().encode
 
 
@@ -61,7 +61,7 @@ class ConverseStreamEncoder(BlockStreamEncoder):
     def _thinking(self, event: ThinkingDelta) -> bytes:
         index, is_new = event.content_block_index, self._open_index != event.content_block_index
         encoded = self._open_block(event, {})
-        # A block without any delta would be read as an empty text.
+        # A decoder reads a block without deltas as an empty text.
         if event.text or (is_new and event.signature is None):
             encoded += self._encode_delta(index, {"reasoningContent": {"text": event.text}})
         if event.signature is not None:
@@ -73,11 +73,13 @@ class ConverseStreamEncoder(BlockStreamEncoder):
         self._has_input = False
         start: Wire = {"toolUse": {"toolUseId": self._wire_id(event), "name": event.tool_name}}
         if event.original_form is not None and self._is_native:
-            # A plain response states the arguments there, which deltas do here.
+            # The form of a plain response contains the arguments, which deltas carry in a stream.
             call = maybe_object(event.original_form.get("toolUse"))
-            rest = {key: value for key, value in call.items() if key != "input"}
-            start = {**event.original_form, "toolUse": rest} if call else {**event.original_form}
-        # Only calls have a start event; texts and thinking begin with their first delta.
+            call_keys = {key: value for key, value in call.items() if key != "input"}
+            start = {**event.original_form}
+            if call:
+                start["toolUse"] = call_keys
+        # Only calls have a start event; texts and thinking start with their first delta.
         opened = self._open_block(event, {})
         return opened + self._encode_block_start(event.content_block_index, start)
 
@@ -89,17 +91,17 @@ class ConverseStreamEncoder(BlockStreamEncoder):
         return start + encoded + self._close_block()
 
     def _encode_block(self, index: int, wire: Wire) -> bytes:
-        """Encode a block that comes at once, as the start and the deltas that it would have."""
+        """Encode the start and the deltas of a block that was received complete."""
         start: Wire = {}
         match wire:
-            case {"toolUse": {"input": arguments, **rest}}:
-                start = {"toolUse": rest}
+            case {"toolUse": {"input": arguments, **call_keys}}:
+                start = {"toolUse": call_keys}
                 deltas = [self._input_delta(_write(arguments).decode())]
-            case {"toolResult": {"content": list(), **rest}}:
-                start = {"toolResult": rest}
+            case {"toolResult": {"content": list(), **result_keys}}:
+                start = {"toolResult": result_keys}
                 deltas = [{"toolResult": wire["toolResult"]["content"]}]
-            case {"image": {"format": str(kind), **rest}}:
-                start, deltas = {"image": {"format": kind}}, [{"image": rest}]
+            case {"image": {"format": str(kind), **image_keys}}:
+                start, deltas = {"image": {"format": kind}}, [{"image": image_keys}]
             case {"reasoningContent": {"reasoningText": {**reasoning}}}:
                 deltas = [{"reasoningContent": {key: value}} for key, value in reasoning.items()]
             case {"citationsContent": {"content": list(), "citations": list()}}:
@@ -114,7 +116,7 @@ class ConverseStreamEncoder(BlockStreamEncoder):
         return self._encode_start(event)
 
     def _complete(self, event: MessageComplete) -> bytes:
-        # A failure that the provider stated as a stop reason needs no exception.
+        # Stop reasons such as `malformed_tool_use` already tell the client about the failure.
         if is_failed_stop(event.stop_reason) and self._plain_body(event).get("stopReason"):
             self._has_ended = True
             return self._start_late(event) + self._encode_end(event)
@@ -123,9 +125,9 @@ class ConverseStreamEncoder(BlockStreamEncoder):
     def _encode_end(self, event: MessageComplete) -> bytes:
         body = self._plain_body(event)
         stop = {key: body.get(key) for key in _STOP_KEYS if key in body}
-        metadata = {key: value for key, value in body.items() if key not in _STATED_KEYS}
+        metadata = {key: value for key, value in body.items() if key not in _ENCODED_KEYS}
         return (
-            self._encode_rest_of_citations(event.message)
+            self._encode_unsent_citations(event.message)
             + self._close_block()
             + _frame("messageStop", stop)
             + (_frame("metadata", {**_NO_METADATA, **metadata}) if metadata else b"")
@@ -157,7 +159,7 @@ class ConverseStreamEncoder(BlockStreamEncoder):
 
 
 def _encode_alone(block: ContentBlock) -> Wire:
-    """Encode a block as a plain response would hold it; empty if it would not."""
+    """Encode a block in the form of a plain response; empty if the protocol has no such block."""
     if isinstance(block, OpaqueBlock):
         return maybe_object(block.data) if block.issuer == PROTOCOL else {}
     part = encode_block(block, lambda call: derived_id(call, WIRE_ID_PREFIX))

@@ -1,10 +1,10 @@
-"""Fast paths of Gemini; without them everything works, but slower.
+"""Fast paths of Gemini: shortcuts with the same results as the general path.
 
 - `decode_request` duplicates `request.decode_request` for contents of common parts.
 - `FastGeminiHistoryEncoder` duplicates `parts.PartEncoder` for texts, calls and text results.
 - `FastGeminiStreamDecoder` duplicates the handling of chunks that only continue a text.
 
-Keys that a Struct does not list are not skipped: what holds one takes the careful path.
+The Structs forbid unknown keys: input with such a key is decoded by the general path.
 `tests/wire/test_fast_paths.py` compares both.
 """
 
@@ -43,7 +43,7 @@ _RESULT_KEYS, _RESULT_KEYS_WITH_ID = 2, 3
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
-    """Decode a request body; contents of common parts without comparing their JSON."""
+    """Decode a request body; contents of common parts are not compared with their encoding."""
     return request.decode_request(body, context, _FastRequestDraft(context))
 
 
@@ -59,8 +59,8 @@ class _FastRequestDraft(request.GeminiRequestDraft):
             self.add(content, f"$.contents[{index}]")
 
     def _add_common(self, role: Any, parts: list[Wire]) -> bool:
-        """Add a model content, a text, or results of common form; False for anything else."""
-        # Parts of the model are checked one by one, so any of them may come here.
+        """Add a content of the model, a text, or common results; return False for any other."""
+        # `_add_parts` checks the parts of the model one by one, so that they need not be common.
         if role == "model":
             self._pairing.begin_model_content()
             self._add_parts(Role.ASSISTANT, parts, {})
@@ -87,17 +87,17 @@ class _FastRequestDraft(request.GeminiRequestDraft):
         content, is_error = decode_result_text(response)
         block = _make_result(tool_use_id, content, is_error=is_error)
         ids = pairing.take_new_wire_ids()
-        # A result without the id of its call, or with another name, is not encoded like this.
+        # The encoder would add the missing id of the call, or use the name of the call.
         lacks_id = tool_use_id in pairing.wire_ids and not result.get("id")
         if lacks_id or pairing.tool_names.get(tool_use_id) != name:
-            self._note_result_form([part], block, form)
+            self._set_result_form([part], block, form)
         elif response != encode_result_object(block):
             form["result"] = response
         self._add_result_block(block, ids, form)
 
 
 def _common_result(part: Wire) -> Wire | None:
-    """Return the function response of a part that has the common keys and nothing else."""
+    """Return the function response of a part with exactly the common keys; None otherwise."""
     response = part.get("functionResponse") if type(part) is dict and len(part) == 1 else None
     if type(response) is not dict:
         return None
@@ -168,7 +168,7 @@ class FastGeminiHistoryEncoder(GeminiHistoryEncoder):
         for block in content:
             if type(block) is TextBlock:
                 if signature is not UNSET:
-                    return None  # it may belong to a call behind the text
+                    return None  # the signature may belong to a call after the text
                 parts.append(_TextPart(block.text))
             elif type(block) is ToolUseBlock:
                 call = _FunctionCall(block.input, wire_ids.get(block.id, UNSET), block.name)
@@ -231,6 +231,6 @@ class FastGeminiStreamDecoder(GeminiStreamDecoder):
         if candidate.index is not UNSET:
             self._candidate["index"] = 0
         self._body["modelVersion"] = chunk.model_version
-        # The usage of the last such chunk counts; the others are never read.
+        # Each usage replaces the one before, so that only the last one is parsed.
         self._usage_json = chunk.usage_metadata or self._usage_json
         self._add_text(part.text, events)

@@ -1,8 +1,8 @@
 """History of Gemini: canonical messages as the `contents` of a request.
 
-Contents are encoded once and stored as bytes, so that the next request encodes only what is new.
-The last one stays open: the results of one response share a content. System messages become the
-system instruction.
+Contents (wire messages) are encoded once and stored as bytes, so that the next request encodes only
+new messages. The last content stays open, because the results of one response share a content.
+System messages become the system instruction.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.wire.call import AdapterOptions
 from metis.wire.gemini.key_names import PROTOCOL, with_camel_keys, with_style
 from metis.wire.gemini.options import encode_options
-from metis.wire.gemini.original_parts import original_parts, with_seals_at_carriers
+from metis.wire.gemini.original_parts import original_parts, with_signatures_at_carriers
 from metis.wire.gemini.parts import (
     PartEncoder,
     has_same_text,
@@ -34,7 +34,7 @@ from metis.wire.json_access import Wire, maybe_object
 from metis.wire.original_form import EMPTY, is_meaningful, original_form_of, unmapped_paths
 
 _ASSISTANT, _SYSTEM, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.TOOL
-# Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
+# Keys are sorted, so that the bytes do not change when a history is stored and loaded (T176).
 _write = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -59,9 +59,9 @@ class GeminiHistoryEncoder(HistoryEncoder):
         super().__init__("contents", _write)
         self._system: list[Message] = []
         self._accepts_results = False
-        """Whether the open content holds results, so that others may join them."""
+        """Whether the open content contains results, so that further ones are added to it."""
         self._is_single = False
-        """Whether a client sent its only content without a list around it."""
+        """Whether a client sent one content as an object instead of a list."""
         self._tool_names: dict[str, str] = {}
         self._call_order: dict[str, int] = {}
         self._part_encoder = PartEncoder(self._wire_ids.get, self._tool_names)
@@ -97,7 +97,7 @@ class GeminiHistoryEncoder(HistoryEncoder):
                 self._add_results(results, encoded)
                 results = []
             if role is _ASSISTANT:
-                self._note_calls(content)
+                self._record_calls(content)
             if form:
                 self._add_in_form(message, form, encoded)
                 continue
@@ -116,7 +116,7 @@ class GeminiHistoryEncoder(HistoryEncoder):
         """Encode the blocks of a message that has no original form."""
         return self._part_encoder.encode(content)
 
-    def _note_calls(self, content: Sequence[ContentBlock]) -> None:
+    def _record_calls(self, content: Sequence[ContentBlock]) -> None:
         for block in content:
             if type(block) is ToolUseBlock:
                 self._tool_names[block.id] = block.name
@@ -126,19 +126,19 @@ class GeminiHistoryEncoder(HistoryEncoder):
         """Remove leading system messages, which become the system instruction."""
         count = next((i for i, m in enumerate(messages) if m.role != _SYSTEM), len(messages))
         self._system = [*self._system, *messages[:count]]
-        rest = messages[count:]
-        self._is_single = bool(rest and original_form_of(rest[0], PROTOCOL).get("single"))
-        return rest
+        others = messages[count:]
+        self._is_single = bool(others and original_form_of(others[0], PROTOCOL).get("single"))
+        return others
 
     def _add_results(self, messages: list[Message], encoded: list[_Content | Wire]) -> None:
-        """Add results in the order of their calls: without ids the order pairs them."""
+        """Add results in the order of their calls, by which Gemini matches results without ids."""
         if len(messages) > 1:
             messages = sorted(messages, key=self._position_of_call)
         parts: list[Any] = []
         for message in messages:
             parts += self._encode_parts(message.content)
         joins, self._accepts_results = self._accepts_results, True
-        # The API refuses results of one response that are spread over several contents.
+        # Gemini rejects results of one response in several contents.
         if not (joins and encoded and _extend(encoded[-1], parts)):
             encoded.append(_Content(parts, "user"))
 
@@ -165,7 +165,7 @@ class GeminiHistoryEncoder(HistoryEncoder):
 
 
 def _reopened(content: _Content | Wire) -> _Content | Wire:
-    """Copy a content with its list of parts: copies of this history share the original."""
+    """Copy a content and its list of parts, because copies of this history share it."""
     if isinstance(content, _Content):
         return _Content([*content.parts], content.role)
     if not isinstance(content.get("parts"), list):
@@ -174,7 +174,7 @@ def _reopened(content: _Content | Wire) -> _Content | Wire:
 
 
 def _extend(content: _Content | Wire, parts: list[Any]) -> bool:
-    """Add parts to a content; False if it has no list of them."""
+    """Add parts to a content; return False if it has no list of parts."""
     if isinstance(content, _Content):
         content.parts += parts
     elif isinstance(content.get("parts"), list):
@@ -185,13 +185,13 @@ def _extend(content: _Content | Wire, parts: list[Any]) -> bool:
 
 
 def encode_parts(message: Message, form: Mapping[str, Any], encoder: PartEncoder) -> list[Any]:
-    """Encode the parts of a message, in their original form while its content is the same."""
+    """Encode the parts of a message; unchanged content keeps its original form."""
     original = form.get("parts")
     if original is not None and form.get("digest") == message.content_digest():
         return original
     content = message.content
     if "carriers" in form:
-        content = with_seals_at_carriers(content, form["carriers"])
+        content = with_signatures_at_carriers(content, form["carriers"])
     parts = encoder.encode(content)
     if original is not None:
         return original_parts(original, parts, is_model=message.role is _ASSISTANT)
@@ -225,7 +225,7 @@ def _with_parts(wire: Wire, form: Mapping[str, Any], parts: list[Any]) -> Wire:
     if bare == "part" and len(parts) == 1:
         wire["parts"] = parts[0]
     elif bare != "nothing" or parts:
-        # A copy, because results are added to it: the original list belongs to the message.
+        # A copy, because results may be added to it and the list belongs to the stored message.
         wire["parts"] = list(parts)
     return wire
 
@@ -253,7 +253,7 @@ def unmapped_keys(message: Message) -> Iterator[str]:
 
 
 def _unmapped_part(part: Any) -> Wire:
-    """Return a part without the keys that blocks always have a field for."""
+    """Return a part with camelCase keys and without the keys that always have a block field."""
     wire = with_camel_keys(maybe_object(part))
     wire.pop("thoughtSignature", None)
     response = maybe_object(wire.get("functionResponse"))

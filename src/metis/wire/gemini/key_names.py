@@ -1,7 +1,7 @@
 """Key names of Gemini: its servers accept camelCase and snake_case, and so does metis.
 
-metis writes camelCase. A client's style is stored with its message: `snake` for the keys,
-`urlsafe` for the URL-safe base64 alphabet, which the older SDKs use for media.
+metis writes camelCase. The style of a client is stored in the original form of its message: `snake`
+for snake_case keys, `urlsafe` for the URL-safe base64 alphabet, which older SDKs use for media.
 """
 
 import re
@@ -15,14 +15,14 @@ PROTOCOL = "gemini"
 """The name of the protocol, under which messages store their original form."""
 
 HOSTS = frozenset({"gemini", "vertex"})
-"""The hosts whose signatures clients of this protocol may hold."""
+"""The providers that speak this protocol: Gemini (AI Studio) and Vertex AI."""
 
 SNAKE, URLSAFE = "snake", "urlsafe"
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _UNDERSCORE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
 _TO_PLAIN, _TO_URLSAFE = str.maketrans("-_", "+/"), str.maketrans("+/", "-_")
-# Below these keys stand objects of the client, whose keys must not be changed.
+# The values of these keys are objects of the client, whose keys must not be renamed.
 _CLIENT_OBJECTS = frozenset({"args", "response"})
 
 
@@ -39,12 +39,12 @@ def camel(name: str) -> str:
 
 
 def present_key(wire: Mapping[str, Any], name: str) -> str:
-    """Return the key of a field in the style of an object; camelCase where it has neither."""
+    """Return the key that an object uses for a field: snake_case if present, else camelCase."""
     return name if name in wire or snake(name) not in wire else snake(name)
 
 
 def set_inner_fields(wire: Wire, name: str, changes: Mapping[str, Any]) -> None:
-    """Set fields of an object within an object; None removes one, and an empty object goes."""
+    """Set fields of the inner object `name`; None removes a field, an empty object is removed."""
     key = present_key(wire, name)
     inner = dict(maybe_object(wire.get(key)))
     for change, value in changes.items():
@@ -58,19 +58,19 @@ def set_inner_fields(wire: Wire, name: str, changes: Mapping[str, Any]) -> None:
 
 
 def field(wire: Mapping[str, Any], name: str) -> Any:
-    """Return a field of an object in either style of keys; None if there is none."""
-    # camelCase first: nearly all clients and both servers write it.
+    """Return the value of a field under its camelCase or snake_case key; None if it is missing."""
+    # camelCase is tried first, because nearly all clients and both servers use it.
     value = wire.get(name)
     return wire.get(snake(name)) if value is None else value
 
 
 def plain_base64(data: str) -> str:
-    """Return base64 in the standard alphabet, which every provider reads."""
+    """Return base64 data in the standard alphabet, which all providers accept."""
     return data.translate(_TO_PLAIN) if "-" in data or "_" in data else data
 
 
 def with_camel_keys(wire: Wire) -> Wire:
-    """Return a part, or an object within it, with camelCase keys."""
+    """Return a part, or an inner object of a part, with camelCase keys at every level."""
     return {camel(key): _with_camel_keys(camel(key), value) for key, value in wire.items()}
 
 
@@ -85,16 +85,16 @@ def _with_camel_keys(key: str, value: Any) -> Any:
 
 
 def style_of(parts: list[Any]) -> list[str]:
-    """Return the style of parts, as far as it differs from what metis writes."""
+    """Return the styles (`snake`, `urlsafe`) in which parts differ from those of metis."""
     styles: set[str] = set()
-    _note_style(parts, styles)
+    _add_styles(parts, styles)
     return sorted(styles)
 
 
-def _note_style(value: Any, styles: set[str]) -> None:
+def _add_styles(value: Any, styles: set[str]) -> None:
     if isinstance(value, list):
         for item in cast("list[Any]", value):
-            _note_style(item, styles)
+            _add_styles(item, styles)
     elif isinstance(value, dict):
         for key, item in cast("Wire", value).items():
             if "_" in key:
@@ -102,7 +102,7 @@ def _note_style(value: Any, styles: set[str]) -> None:
             if key == "data" and isinstance(item, str) and plain_base64(item) != item:
                 styles.add(URLSAFE)
             if key not in _CLIENT_OBJECTS:
-                _note_style(item, styles)
+                _add_styles(item, styles)
 
 
 def with_style(value: Any, style: list[str]) -> Any:

@@ -1,7 +1,7 @@
 """Options and tools of Gemini: generation settings, tools, schemas, reasoning and output format.
 
-The schemas are an OpenAPI dialect: types in upper case, `nullable` for a list of types, limits and
-the values of an enum as strings even where they are numbers.
+Schemas use an OpenAPI dialect: types in upper case, `nullable` instead of a list of types, and
+strings for limits and enum values even if they are numbers.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from metis.wire.output_format import UNSTATED_OUTPUT, DecodedOutput, OutputForma
 from metis.wire.reasoning import DecodedReasoning, Reasoning, ReasoningCodec, budget_of, effort_of
 
 _TYPES = ("", "string", "number", "integer", "boolean", "array", "object", "null")
-"""The JSON Schema type of each number in the protocol's enum; the first one is unspecified."""
+"""The JSON Schema types by their number in Gemini's enum; 0 is unspecified."""
 _LIMITS = frozenset(
     {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 )
@@ -28,7 +28,7 @@ _PARSERS: Mapping[str, Callable[[str], float]] = {"integer": int, "number": floa
 
 
 def decode_schema(schema: Any) -> Any:
-    """Decode a schema of the dialect; what is JSON Schema already stays as it is."""
+    """Decode a schema of the dialect into JSON Schema; plain JSON Schema is not changed."""
     if not is_schema(schema):
         return schema
     wire = {camel(key): value for key, value in schema.items()}
@@ -41,14 +41,14 @@ def decode_schema(schema: Any) -> Any:
     parse = _PARSERS.get(str(kind))
     if parse is not None and isinstance(decoded.get("enum"), list):
         decoded["enum"] = [_number(value, parse) for value in decoded["enum"]]
-    # Gemini marks the strings of an enum with a format that JSON Schema does not have.
+    # Gemini requires the format `enum` for string enums, which JSON Schema does not have.
     if decoded.get("format") == "enum":
         del decoded["format"]
     return _with_null(decoded) if wire.get("nullable") is True else decoded
 
 
 def encode_schema(schema: Mapping[str, Any]) -> Wire:
-    """Encode a schema in the dialect; `fit_tool_schema` has replaced all but its types before."""
+    """Encode a schema in the dialect, after `fit_tool_schema` has replaced other keywords."""
     return {key: _encode_keyword(key, value) for key, value in schema.items()}
 
 
@@ -102,7 +102,7 @@ _MAPPED_KEYS = frozenset({"name", "description", "parameters", "parametersJsonSc
 
 
 def decode_tools(wire: object) -> tuple[ToolDefinition, ...]:
-    """Decode the tools that the client runs; those of the provider stay in the native options."""
+    """Decode the tools that the client runs; server tools remain in the native options only."""
     return tuple(_decode_tool(declared) for _, declared in _declarations(wire))
 
 
@@ -125,7 +125,7 @@ def _declarations(wire: object) -> Iterator[tuple[str, Wire]]:
 
 
 def _tools_of(wire: object) -> list[Any]:
-    """Return the list of tools; the servers also accept one tool without a list."""
+    """Return the list of tools; Gemini also accepts one tool without a list."""
     return [wire] if isinstance(wire, dict) else maybe_list(wire)
 
 
@@ -141,36 +141,37 @@ def _input_schema(declared: Wire) -> Wire:
 
 
 def encode_tools(tools: Sequence[ToolDefinition], native: object = None) -> list[Any]:
-    """Encode the tools of a request; native declarations stay while they state the same."""
+    """Encode the tools of a request; native declarations with the same meaning are reused."""
     by_name = {declared["name"]: declared for _, declared in _declarations(native)}
     encoded = [_encode_tool(tool, by_name.get(tool.name, {})) for tool in tools]
-    server = [rest for tool in _tools_of(native) if (rest := _without_functions(tool))]
-    return [{_DECLARED: encoded}, *server] if encoded else server
+    entries = map(_without_functions, _tools_of(native))
+    server_entries = [entry for entry in entries if entry]
+    return [{_DECLARED: encoded}, *server_entries] if encoded else server_entries
 
 
 def _encode_tool(tool: ToolDefinition, native: Wire) -> Wire:
-    """Encode a definition with JSON Schema, which loses nothing that the dialect would (T102)."""
+    """Encode a definition with JSON Schema, because the dialect cannot express all of it (T102)."""
     if native and _decode_tool(native) == tool:
         return native
     wire: Wire = {key: value for key, value in native.items() if camel(key) not in _MAPPED_KEYS}
     wire["name"] = tool.name
     if tool.description:
         wire["description"] = tool.description
-    # The API refuses an object without properties; such a tool has no parameters (T105).
+    # Gemini rejects an object without properties; such a tool is sent without a schema (T105).
     if tool.input_schema.get("properties") or "type" not in tool.input_schema:
         wire["parametersJsonSchema"] = tool.input_schema
     return wire
 
 
 def _without_functions(tool: Any) -> Any:
-    """Return a tool without the functions of the client; empty if it holds nothing else."""
+    """Return a tool entry without the client's functions; empty if it has nothing else."""
     if not isinstance(tool, dict):
         return tool
     return {k: v for k, v in cast("Wire", tool).items() if camel(k) != _DECLARED}
 
 
 def server_tools(wire: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tools that the provider runs itself."""
+    """Return the names of the tools that the provider runs."""
     return [
         key
         for tool in _tools_of(field(wire, "tools"))
@@ -180,7 +181,7 @@ def server_tools(wire: Mapping[str, Any]) -> list[str]:
 
 
 def unmapped_tool_paths(wire: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and path of keys of functions that `ToolDefinition` has no field for."""
+    """Yield tool name and path for each key of a function without a `ToolDefinition` field."""
     for path, declared in _declarations(field(wire, "tools")):
         for key, value in declared.items():
             if value and camel(key) not in _MAPPED_KEYS:
@@ -212,7 +213,7 @@ def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
 
 
 def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, form: ReasoningForm | None) -> None:
-    # Older models take a budget of tokens, newer ones a level.
+    # Gemini 2.5 accepts a token budget, newer models a level.
     fields: Wire = {_BUDGET: None, _LEVEL: None}
     if reasoning is not None and reasoning.is_off and form != "level":
         fields[_BUDGET] = 0
@@ -259,7 +260,7 @@ def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
 
 
 def _decode_format_list(config: Wire, prefix: str) -> DecodedOutput:
-    """Decode the list of formats that Vertex has; only one of text is an output format."""
+    """Decode the list of formats that Vertex AI accepts, if its only entry is a text format."""
     formats = maybe_list(field(config, _FORMATS))
     only = maybe_object(formats[0]) if len(formats) == 1 else {}
     text = maybe_object(only.get("text"))
@@ -302,7 +303,7 @@ SHARED_KEYS = frozenset({*_SHARED, *(snake(key) for key in _SHARED)})
 """The keys of a request that options and tools determine."""
 _COMMON = (_CONFIG, _TOOL_CONFIG, "safetySettings")
 COMMON_KEYS = frozenset({*_COMMON, *map(snake, _COMMON)})
-"""Other keys that both hosts know; cached contents and labels belong to one of them."""
+"""Other keys that both hosts accept; cached contents and labels are specific to one of them."""
 
 _MODES: Mapping[Any, ToolMode] = {
     "AUTO": "auto",
@@ -326,9 +327,9 @@ TOOL_MODES = {"validated": {_TOOL_CONFIG: {_CALLING: {"mode": "VALIDATED"}}}}
 
 
 def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
-    """Decode the options of a request, which itself becomes their native form.
+    """Decode the options of a request; `wire` itself is stored as their native form.
 
-    The model is not in the body but in the path.
+    `model` is an argument because the model is in the path, not in the body.
     """
     return AdapterOptions(
         model=model,
@@ -340,7 +341,7 @@ def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """Encode options as keys of a request; native keys stay while they state the same."""
+    """Encode options as keys of a request; native keys with the same meaning remain unchanged."""
     wire = dict(options.native.get(PROTOCOL, {}))
     native = _decode_shared(wire)
     changed = {
@@ -371,7 +372,7 @@ def _encode_choice(choice: ToolChoice | None) -> Wire | None:
 
 
 def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode the shared options that a request states."""
+    """Decode the shared options of a request; options that are not set are left out."""
     if not wire:
         return {}
     config = maybe_object(field(wire, _CONFIG))
@@ -393,7 +394,7 @@ def _decode_choice(config: Wire) -> ToolChoice | None:
     if mode is None:
         return None
     names = maybe_list(field(calling, "allowedFunctionNames"))
-    # One allowed function is the way to require a tool by its name.
+    # Gemini requires a named tool by a list with one allowed function.
     if mode == "required" and len(names) == 1 and isinstance(names[0], str):
         return ToolChoice("tool", names[0])
     return ToolChoice(mode)

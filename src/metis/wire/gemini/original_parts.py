@@ -1,7 +1,8 @@
-"""Original parts of Gemini: what is stored to write a message back as it came, also when edited.
+"""Original parts of Gemini: the stored data that reproduces the parts of a message, even if edited.
 
-A signature belongs to the part that carried it. Between calls that follows from the order; of other
-blocks marks are stored, by which they are found in a message that has changed since.
+A signature must be sent back on the part that carried it. If that part is a call, the order of the
+blocks identifies it. For other blocks a checksum (mark) is stored, by which the block is found in a
+message that was edited since.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ _read = msgspec.json.Decoder().decode
 
 
 def original_form_of_parts(parts: list[Any], encoded: list[Any]) -> dict[str, Any]:
-    """Return what must be stored to encode parts as they were, compared with how they would be."""
+    """Return the original form that reproduces `parts`; empty if `encoded` equals them."""
     if _are_equal(encoded, parts):
         return {}
     style = style_of(parts)
@@ -32,54 +33,60 @@ def original_form_of_parts(parts: list[Any], encoded: list[Any]) -> dict[str, An
     return {"parts": parts}
 
 
-def seal_carriers(content: Sequence[ContentBlock]) -> list[int]:
-    """Return marks of the blocks that carry signatures, in order; nothing if only calls do."""
+def signature_carriers(content: Sequence[ContentBlock]) -> list[int]:
+    """Return the marks of blocks other than calls that carry signatures, in order."""
     marks = [
-        0 if type(after) is ToolUseBlock else _mark(after)
-        for before, after in pairwise(content)
-        if _is_on_next(before)
+        0 if type(carrier) is ToolUseBlock else _mark(carrier)
+        for block, carrier in pairwise(content)
+        if _is_on_next(block)
     ]
     return [mark for mark in marks if mark]
 
 
-def with_seals_at_carriers(
+def with_signatures_at_carriers(
     content: tuple[ContentBlock, ...], carriers: Sequence[int]
 ) -> tuple[ContentBlock, ...]:
-    """Return content with each signature right before its block, if others came between."""
+    """Return content with each signature directly before its carrier.
+
+    An edit may have inserted blocks between a signature and its carrier.
+    """
     marks = {*carriers}
     blocks: list[ContentBlock] = []
-    waiting: ContentBlock | None = None
-    for block, after in zip(content, (*content[1:], None), strict=True):
+    # A signature whose carrier has not been reached.
+    moved: ContentBlock | None = None
+    for block, following in zip(content, (*content[1:], None), strict=True):
         if _is_on_next(block):
-            is_before_call = type(after) is ToolUseBlock
-            if after is not None and not is_before_call and _mark(after) not in marks:
-                blocks += () if waiting is None else (waiting,)
-                waiting = block
+            is_before_call = type(following) is ToolUseBlock
+            if following is not None and not is_before_call and _mark(following) not in marks:
+                blocks += () if moved is None else (moved,)
+                moved = block
                 continue
-        elif waiting is not None and _mark(block) in marks and not _is_on_next(blocks[-1]):
-            blocks.append(waiting)
-            waiting = None
+        elif moved is not None and _mark(block) in marks and not _is_on_next(blocks[-1]):
+            blocks.append(moved)
+            moved = None
         blocks.append(block)
-    return tuple(blocks) if waiting is None else (*blocks, waiting)
+    return tuple(blocks) if moved is None else (*blocks, moved)
 
 
 def _is_on_next(block: ContentBlock) -> bool:
+    """Whether a block is the signature of the block after it."""
     return type(block) is ThinkingBlock and block.format == SIGNATURE_ON_NEXT
 
 
 def _mark(block: ContentBlock) -> int:
+    """Return a checksum of a block, never 0."""
     text = block.text.encode(errors="surrogatepass") if type(block) is TextBlock else None
     return crc32(write_sorted(block) if text is None else text) or 1
 
 
 class _WireCallIds:
-    """Gives calls and results the ids that they have on the wire."""
+    """A `CallIdSource` that uses wire ids unchanged, to compare parts with parts."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
 
     def id_of_call(self, name: str, wire_id: str | None) -> str:
-        """Return the id of a call; an empty one if it has none."""
+        """Return the wire id of a call; an empty string if it has none."""
         self.names[wire_id or ""] = name
         return wire_id or ""
 
@@ -87,22 +94,22 @@ class _WireCallIds:
 
 
 def original_parts(original: list[Any], parts: list[Any], *, is_model: bool) -> list[Any]:
-    """Return the parts of a message that has changed, those that are as they were as they came."""
-    before: dict[int, object] = {}
+    """Return the encoded parts of an edited message; unchanged ones in their original form."""
+    stored: dict[int, object] = {}
     for index, part in enumerate(original):
         ids = _WireCallIds()
         blocks: list[ContentBlock] = []
         PartDecoder(PROTOCOL, ids, is_model=is_model).decode([part], blocks)
         plain = PartEncoder(lambda call: call or None, ids.names).encode(tuple(blocks))
         if len(plain) == 1:
-            before[index] = write_sorted(plain[0])
-    places = aligned(before, [write_sorted(part) for part in parts])
-    originals_now = {now: original[index] for index, now in places.items()}
-    return [originals_now.get(index, part) for index, part in enumerate(parts)]
+            stored[index] = write_sorted(plain[0])
+    new_indexes = aligned(stored, [write_sorted(part) for part in parts])
+    by_new_index = {new: original[old] for old, new in new_indexes.items()}
+    return [by_new_index.get(index, part) for index, part in enumerate(parts)]
 
 
 def _are_equal(encoded: Any, wire: Any) -> bool:
-    """Whether two JSON values are the same; `1`, `1.0` and `true` are not."""
+    """Whether two JSON values are equal; unlike in Python, `1`, `1.0` and `true` differ."""
     if isinstance(encoded, Raw):
         encoded = _read(encoded)
     if isinstance(encoded, list) and isinstance(wire, list):
@@ -115,15 +122,15 @@ def _are_equal(encoded: Any, wire: Any) -> bool:
 
 
 def joined_candidate(pieces: Sequence[Wire]) -> Wire:
-    """Return a candidate of the pieces that a stream had of it, with pieces of a text joined."""
-    whole: Wire = {}
+    """Merge the pieces of a candidate from the chunks of a stream; adjacent texts are joined."""
+    candidate: Wire = {}
     content: Wire = {}
     parts: list[tuple[Any, list[str]]] = []
     for piece in pieces:
-        whole |= {key: value for key, value in piece.items() if key != "content"}
-        new = maybe_object(piece.get("content"))
-        content |= {key: value for key, value in new.items() if key != "parts"}
-        for part in maybe_list(new.get("parts")):
+        candidate |= {key: value for key, value in piece.items() if key != "content"}
+        piece_content = maybe_object(piece.get("content"))
+        content |= {key: value for key, value in piece_content.items() if key != "parts"}
+        for part in maybe_list(piece_content.get("parts")):
             wire = maybe_object(part)
             text = wire.get("text")
             form = {key: value for key, value in wire.items() if key != "text"}
@@ -134,4 +141,6 @@ def joined_candidate(pieces: Sequence[Wire]) -> Wire:
             else:
                 parts.append((form, [text]))
     joined = [{**form, "text": "".join(texts)} if texts else form for form, texts in parts]
-    return {**whole, "content": {**content, "parts": joined}} if content or joined else whole
+    if content or joined:
+        candidate["content"] = {**content, "parts": joined}
+    return candidate

@@ -1,9 +1,9 @@
 """Parts of Gemini, to and from canonical blocks: text, calls, results and media.
 
-A signature may stand on any part and has to go back on that very part. The canonical form is a
-thinking block without text right before the block that carries it (`ON_NEXT`), or one that stands
-for an empty text part (`ALONE`); so other providers report it as lost, and only its issuer
-receives it.
+Any part may carry a signature, which must be sent back on the same part. Its canonical form is a
+thinking block without text: directly before the block that carries it (`SIGNATURE_ON_NEXT`), or in
+place of an empty text part (`ALONE`). As a sealed block it is sent only to its issuer; for other
+providers it is a loss.
 """
 
 import base64
@@ -43,7 +43,7 @@ from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.seals import is_envelope
 
 Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock | ArtifactBlock
-"""The blocks that hold media."""
+"""The blocks that contain media."""
 
 _IMAGES: Mapping[str, str] = {
     "gif": "image/gif",
@@ -56,10 +56,13 @@ _PROVIDER_FILES = ("gs://", "https://generativelanguage.googleapis.com/", "proje
 
 
 def _decode_media(part: Wire, issuer: str, *, is_generated: bool) -> ContentBlock | None:
-    """Decode a part with media, which a model may have generated; None if it is unknown."""
+    """Decode a part with media; None if the part has another form.
+
+    With `is_generated`, the model has generated the media.
+    """
     match part:
         case {"inlineData": {"mimeType": str(media_type), "data": str(data)}}:
-            # Other providers refuse text as base64, so that it becomes a text document.
+            # Other providers reject base64 of a text file, so that it becomes a text document.
             text = None if is_generated else _plain_text(media_type, data)
             if text is not None:
                 return DocumentBlock(MediaSource("text", text), media_type)
@@ -77,7 +80,7 @@ def _media_block(source: MediaSource, media_type: str) -> ContentBlock | None:
         case "image", "base64" | "url" as kind:
             return ImageBlock(ImageSource(kind, source.data), media_type)
         case "image", _:
-            return None  # an image that is a file of one provider is opaque to all others
+            return None  # images have no source kind for a provider's file: an opaque block
         case "audio", _:
             return AudioBlock(source, media_type)
         case "video", _:
@@ -87,7 +90,7 @@ def _media_block(source: MediaSource, media_type: str) -> ContentBlock | None:
 
 
 def _plain_text(media_type: str, data: str) -> str | None:
-    """Return the text of a text file, which other providers accept as such (G-010)."""
+    """Return the text of a base64 text file (G-010); None for other types and invalid data."""
     if not media_type.startswith(("text/", "application/json")):
         return None
     try:
@@ -97,7 +100,7 @@ def _plain_text(media_type: str, data: str) -> str | None:
 
 
 def _encode_media(block: Media) -> Wire | None:
-    """Encode a block with media; None if its bytes are not available."""
+    """Encode a block with media; None for a reference to a local file, which has no data."""
     source, media_type = block.source, block.media_type
     match source.kind:
         case "base64":
@@ -106,7 +109,7 @@ def _encode_media(block: Media) -> Wire | None:
             if media_type == ANY_IMAGE_TYPE:
                 media_type = _image_type_of(source.data)
             return {"fileData": {"mimeType": media_type, "fileUri": source.data}}
-        # The API has no part for a text document; a text part says the same.
+        # Gemini has no part for text documents, so that the text becomes a text part.
         case "text":
             return {"text": source.data}
         case "file_ref":
@@ -114,7 +117,7 @@ def _encode_media(block: Media) -> Wire | None:
 
 
 def _image_type_of(url: str) -> str:
-    """Guess the media type of an image by its URL, because the API refuses `image/*`."""
+    """Guess the media type of an image from its URL, because Gemini rejects `image/*`."""
     return _IMAGES.get(url.partition("?")[0].rpartition(".")[2].lower(), "image/jpeg")
 
 
@@ -125,9 +128,9 @@ _MIN_TEXTS = 2
 
 
 def decode_result_text(response: Any) -> tuple[tuple[ContentBlock, ...], bool]:
-    """Decode a response object into texts, and whether it is an error.
+    """Decode the `response` object of a result into texts, and whether it is an error.
 
-    The API documents two keys, `output` and `error`; an object of another form becomes JSON.
+    Gemini documents two keys, `output` and `error`; any other object becomes JSON text.
     """
     if type(response) is dict and len(cast("Wire", response)) == 1:
         ((key, value),) = cast("Wire", response).items()
@@ -151,14 +154,14 @@ def _are_texts(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    # Keys are sorted, so that the text is the same before and after the object was stored.
+    # Keys are sorted, so that the text does not change when the object is stored and loaded.
     return _write_sorted(value).decode()
 
 
 def encode_result_object(result: ToolResultBlock) -> Wire:
-    """Encode the texts of a result as a response object."""
+    """Encode the texts of a result as a `response` object."""
     texts = [text for block in result.content if (text := _text_of(block)) is not None]
-    # The API has no flag for a failed call, but documents this key.
+    # Gemini has no flag for a failed call, but documents this key.
     if result.is_error:
         return {"error": "\n".join(texts)}
     if len(texts) == 1:
@@ -167,7 +170,7 @@ def encode_result_object(result: ToolResultBlock) -> Wire:
 
 
 def _text_of(block: ContentBlock) -> str | None:
-    """Return the text of a text block or a plain-text document; other media have none."""
+    """Return the text of a text block or a text document; None for other blocks."""
     if type(block) is TextBlock:
         return block.text
     if isinstance(block, DocumentBlock) and block.source.kind == "text":
@@ -176,7 +179,7 @@ def _text_of(block: ContentBlock) -> str | None:
 
 
 def has_same_text(response: Any, result: ToolResultBlock) -> bool:
-    """Whether a response object still has the texts of a result."""
+    """Whether a stored `response` object has the same texts as a result."""
     blocks, is_error = decode_result_text(response)
     texts, expected = (
         [block.text for block in content if isinstance(block, TextBlock)]
@@ -206,9 +209,9 @@ def _encode_result_media(result: ToolResultBlock) -> list[Any]:
 
 
 ALONE = "signature_alone"
-"""The format of a signature that came on an empty text part."""
+"""The format of a signature that an empty text part carried."""
 WIRE_ID_PREFIX = "call_"
-"""The start of wire ids that are derived from ours."""
+"""The prefix of wire ids that are derived from tool_use_ids."""
 
 _CALL_KEYS, _CALL_KEYS_WITH_ID = 2, 3
 _write = msgspec.json.Encoder().encode
@@ -220,19 +223,19 @@ _make_thinking = raw_constructor(ThinkingBlock)
 
 
 class CallIdSource(Protocol):
-    """Gives calls and results our ids; those of the provider may be missing."""
+    """Assigns tool_use_ids to calls and results, whose wire ids may be missing."""
 
     def id_of_call(self, name: str, wire_id: str | None) -> str:
-        """Return our id for a call."""
+        """Return the tool_use_id of a call."""
         ...
 
     def id_of_result(self, name: str, wire_id: str | None) -> str:
-        """Return our id of the call that a result belongs to."""
+        """Return the tool_use_id of the call that a result belongs to."""
         ...
 
 
 class PartDecoder:
-    """Decodes the parts of a message: of the model, or of the user."""
+    """Decodes the parts of messages of the model (`is_model`) or of the user."""
 
     def __init__(self, issuer: str, ids: CallIdSource, *, is_model: bool) -> None:
         self._issuer = issuer
@@ -240,7 +243,7 @@ class PartDecoder:
         self._is_model = is_model
 
     def decode(self, parts: list[Any], blocks: list[ContentBlock]) -> bool:
-        """Add the blocks of parts; return whether each part has the form that metis writes."""
+        """Append the blocks of parts; return whether all parts are as metis would encode them."""
         is_plain = True
         for part in parts:
             if type(part) is not dict:
@@ -257,7 +260,7 @@ class PartDecoder:
         return is_plain
 
     def _decode_plain_call(self, part: Wire, blocks: list[ContentBlock]) -> bool:
-        """Decode a call that has the form which metis writes; False if it is anything else."""
+        """Append a call that is as metis would encode it; return False for any other part."""
         call = part.get("functionCall")
         if type(call) is not dict or not self._is_model:
             return False
@@ -282,7 +285,7 @@ class PartDecoder:
         part = with_camel_keys(wire)
         signature = part.get("thoughtSignature")
         signature = signature if isinstance(signature, str) and self._is_model else None
-        # The last chunk of a stream often is an empty text with the signature (ALONE).
+        # The last chunk of a Gemini stream often has a signature on an empty text.
         if signature and part.get("text") == "" and part.get("thought") is not True:
             blocks.append(_make_thinking("", signature, None, ALONE, self._issuer))
             return
@@ -313,7 +316,7 @@ class PartDecoder:
         tool_use_id = self._ids.id_of_call(name, maybe_text(call.get("id")) or None)
         if isinstance(arguments, dict | None):
             return _make_call(tool_use_id, name, cast("Wire", arguments or {}))
-        # Arguments that are not an object are stored as invalid: a call with them must not run.
+        # Arguments that are not an object are stored as invalid, so that the call is not run.
         fault = InvalidInput(_write(arguments).decode(), f"not an object but {describe(arguments)}")
         return ToolUseBlock(tool_use_id, name, {}, fault)
 
@@ -349,27 +352,29 @@ class PartEncoder:
         """Encode blocks that were projected for this protocol."""
         parts: list[Any] = []
         signature: str | None = None
-        is_of_call = False
+        belongs_to_call = False
         for index, block in enumerate(content):
             if type(block) is ThinkingBlock and block.format == SIGNATURE_ON_NEXT:
-                signature, is_of_call = block.signature, _is_of_call(content[index + 1 :])
+                signature = block.signature
+                belongs_to_call = _precedes_call(content[index + 1 :])
                 continue
-            if signature is not None and is_of_call and type(block) is TextBlock:
-                # The API refuses a call without its signature: a text was added before it.
+            if signature is not None and belongs_to_call and type(block) is TextBlock:
+                # An edit inserted the text. Gemini rejects a call without its signature, so that
+                # the signature is not used for the text.
                 parts.append({"text": block.text})
                 continue
             part = {"text": block.text} if type(block) is TextBlock else self._encode(block)
             if part is None:
                 continue
             if type(block) is ThinkingBlock and block.text and is_envelope(block.signature):
-                # As in a stream, where it comes behind the text and clients do not join the two.
+                # Two parts as in a stream, where the envelope is sent after the text.
                 parts.append({"text": block.text, "thought": True})
                 part = {"text": "", "thought": True, "thoughtSignature": block.signature}
             if signature is not None and isinstance(part, dict):
                 part["thoughtSignature"] = signature
                 signature = None
             parts.append(part)
-        # The block that carried it is gone, but the signature still has to go back.
+        # The block that carried the signature was removed; the signature itself is still sent.
         if signature is not None:
             parts.append({"text": "", "thoughtSignature": signature})
         return parts
@@ -383,7 +388,7 @@ class PartEncoder:
             case ThinkingBlock():
                 return _encode_thinking(block)
             case RedactedThinkingBlock():
-                # Of another provider, in an envelope: the API has no such part of its own.
+                # An envelope with redacted thinking of another provider; Gemini has no such part.
                 return {"text": "", "thoughtSignature": block.data}
             case OpaqueBlock():
                 return block.raw
@@ -393,7 +398,7 @@ class PartEncoder:
                 return None
 
     def _with_id(self, tool_use_id: str, name: str, key: str, value: Any) -> Wire:
-        """Encode a call or a result; the API refuses ids that it did not give (T11)."""
+        """Encode a call or a result, without an id if Gemini sent none: it rejects others (T11)."""
         wire_id = self._wire_id(tool_use_id)
         if wire_id is None:
             return {key: value, "name": name}
@@ -409,8 +414,8 @@ class PartEncoder:
         return wire
 
 
-def _is_of_call(following: tuple[ContentBlock, ...]) -> bool:
-    """Whether nothing but texts comes between a signature and a call."""
+def _precedes_call(following: tuple[ContentBlock, ...]) -> bool:
+    """Whether the first block other than a text is a call."""
     for block in following:
         if type(block) is not TextBlock:
             return type(block) is ToolUseBlock
@@ -421,7 +426,7 @@ def _encode_thinking(block: ThinkingBlock) -> Wire | None:
     if block.format == ALONE:
         return {"text": "", "thoughtSignature": block.signature}
     if not block.text and not block.signature:
-        return None  # says nothing
+        return None  # has no content to send
     wire: Wire = {"text": block.text, "thought": True}
     if block.signature:
         wire["thoughtSignature"] = block.signature

@@ -1,9 +1,9 @@
-"""Requests of Gemini, decoded.
+"""Decoding of Gemini requests.
 
-A user content of the wire may hold tool results and text; each result becomes a tool message, the
-rest user messages, and the borders between contents are stored. The system instruction becomes the
-first message. Everything that is neither message nor tool goes into the options; the model is not
-in the body, it comes with the context.
+A content (wire message) of the user may contain tool results and other parts: each result becomes a
+tool message, the parts between results become user messages, and the original form stores which of
+them shared a content. The system instruction becomes the first message. All keys except contents
+and tools become options. The model is not in the body: it is part of the path and of the context.
 """
 
 import re
@@ -22,7 +22,7 @@ from metis.canonical.value import raw_constructor
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.gemini.key_names import PROTOCOL, field, present_key
 from metis.wire.gemini.options import decode_options, decode_tools
-from metis.wire.gemini.original_parts import original_form_of_parts, seal_carriers
+from metis.wire.gemini.original_parts import original_form_of_parts, signature_carriers
 from metis.wire.gemini.parts import (
     PartDecoder,
     PartEncoder,
@@ -35,7 +35,7 @@ from metis.wire.request import RequestDraft, RequestSteps
 from metis.wire.tool_ids import WaitingCall, WaitingCalls, canonical_tool_id
 
 _CONTENT_KEYS = frozenset({"role", "parts"})
-# Some clients send results under roles of their own, or no role for the user.
+# Some clients send results with the role `function` or `tool`, or no role for the user.
 _ROLES = {
     "user": Role.USER,
     "model": Role.ASSISTANT,
@@ -52,23 +52,26 @@ _PATH = re.compile(
 
 
 def parse_path(path: str) -> tuple[str, bool]:
-    """Parse a path into the model that it names, and whether it asks for a stream.
+    """Parse a URL path into the model name, and whether it requests a stream.
 
     >>> parse_path("/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse")
     ('gemini-2.5-flash', True)
     """
     match = _PATH.fullmatch(path)
     if match is None:
-        raise DecodeError(f"not a path of generateContent: {path[:200]!r}")
+        raise DecodeError(
+            "expected a path such as /v1beta/models/MODEL:generateContent or "
+            f":streamGenerateContent, got {path[:200]!r}"
+        )
     return match["model"], match["verb"] == "streamGenerateContent"
 
 
 class CallPairing:
-    """Gives calls their ids, and results the ids of their calls.
+    """Assigns tool_use_ids to calls, and finds the calls that results belong to.
 
-    The protocol pairs them by id, or by name and order where the provider gave none. Then our id is
-    a hash of the name and the number of the call, so that the same history always gives the same
-    ids (T10).
+    Gemini matches results by id or, for calls without an id, by name and order. Then the
+    tool_use_id is a hash of the name and the number of the call, so that a history has the same ids
+    each time it is decoded (T10).
     """
 
     def __init__(self, scope: str) -> None:
@@ -78,12 +81,12 @@ class CallPairing:
         self._new_wire_ids: dict[str, str] = {}
         self._in_model_content = False
         self.tool_names: dict[str, str] = {}
-        """The names of the tools, by our ids of the calls."""
+        """The names of the called tools, by tool_use_id."""
         self.wire_ids: dict[str, str] = {}
-        """The provider's ids of all calls and results so far, by ours."""
+        """The wire ids of all calls and results so far, by tool_use_id."""
 
     def copy(self) -> "CallPairing":
-        """Return a pairing that goes on from here."""
+        """Return an independent copy of the current state."""
         other = CallPairing(self._scope)
         other._waiting, other._counts = self._waiting.copy(), self._counts.copy()
         other._new_wire_ids = self._new_wire_ids.copy()
@@ -92,7 +95,7 @@ class CallPairing:
         return other
 
     def begin_model_content(self) -> None:
-        """Begin a content of the model: later results belong to no earlier content."""
+        """Begin a content of the model; earlier calls no longer wait for results."""
         if not self._in_model_content:
             self._waiting.clear()
         self._in_model_content = True
@@ -102,29 +105,29 @@ class CallPairing:
         self._in_model_content = False
 
     def take_new_wire_ids(self) -> dict[str, str]:
-        """Return the wire ids since the last call of this method, by ours."""
+        """Return the wire ids since the last call of this method, by tool_use_id."""
         wire_ids, self._new_wire_ids = self._new_wire_ids, {}
         return wire_ids
 
     def id_of_call(self, name: str, wire_id: str | None) -> str:
-        """Return our id for a call; a wire id that is used again is another call (T09)."""
+        """Return the tool_use_id of a call; a repeated wire id is another call (T09)."""
         tool_use_id = self._next_id(wire_id or f"\0{name}")
         self._waiting.add(WaitingCall(tool_use_id, name, wire_id or ""))
         self.tool_names[tool_use_id] = name
-        self._note(tool_use_id, wire_id)
+        self._record_wire_id(tool_use_id, wire_id)
         return tool_use_id
 
     def id_of_result(self, name: str, wire_id: str | None) -> str:
-        """Return our id of the call that a result belongs to."""
+        """Return the tool_use_id of the call that a result belongs to."""
         waiting = self._waiting.take(wire_id or "", name)
         if waiting is None:
             tool_use_id = self._next_id(f"\0\0{wire_id or name}")
         else:
             tool_use_id = waiting[0].tool_use_id
-        self._note(tool_use_id, wire_id)
+        self._record_wire_id(tool_use_id, wire_id)
         return tool_use_id
 
-    def _note(self, tool_use_id: str, wire_id: str | None) -> None:
+    def _record_wire_id(self, tool_use_id: str, wire_id: str | None) -> None:
         if wire_id:
             self._new_wire_ids[tool_use_id] = self.wire_ids[tool_use_id] = wire_id
 
@@ -137,21 +140,21 @@ class CallPairing:
 def decode_request(
     body: bytes, context: RequestContext, draft: "GeminiRequestDraft | None" = None
 ) -> CanonicalRequest:
-    """Decode a request body; `draft` collects the messages, if not the usual one."""
+    """Decode a request body; `draft` is the empty draft to use, by default a general one."""
     draft = draft or GeminiRequestDraft(context)
     try:
         wire = read_object(body, "request")
         _begin(draft, wire)
         contents = wire.pop("contents", None)
         if contents is None:
-            raise DecodeError("a request has a list of contents", path="$.contents")
+            raise DecodeError("a request needs a list of contents", path="$.contents")
         if isinstance(contents, dict):
             draft.add(contents, "$.contents", {"single": True})
         else:
             draft.add_all(list_at(contents, "$.contents"))
         return CanonicalRequest(draft.messages(), *_end(wire, context))
     except RecursionError:
-        raise DecodeError("nested too deeply") from None
+        raise DecodeError("the request is nested too deeply") from None
 
 
 def _begin(draft: "GeminiRequestDraft", wire: Wire) -> None:
@@ -173,7 +176,7 @@ def _end(wire: Wire, context: RequestContext) -> tuple[tuple[ToolDefinition, ...
 
 
 def _decode_options(wire: Wire, context: RequestContext) -> AdapterOptions:
-    """Decode the options; the model and whether to stream are in the path, if that is known."""
+    """Decode the options; the path, if the context has one, contains the model and `stream`."""
     if context.path is None:
         return decode_options(wire, context.model)
     model, is_stream = parse_path(context.path)
@@ -196,7 +199,7 @@ class GeminiRequestDraft(RequestDraft):
         self._pair_with(self._pairing.copy())
 
     def add_system(self, wire: Any, key: str) -> None:
-        """Add the system instruction, which is a content or, from some clients, a string."""
+        """Add the system instruction, a content; some clients send a string instead."""
         form: Wire = {"key": "" if key == "systemInstruction" else key}
         if isinstance(wire, str):
             self._add_parts(Role.SYSTEM, [{"text": wire}], {**form, "plain": True})
@@ -221,7 +224,7 @@ class GeminiRequestDraft(RequestDraft):
         if wire.keys() != _CONTENT_KEYS or name not in ("user", "model"):
             form["keys"] = _other_keys(wire)
             form["roleless"] = not form["keys"]
-        # Results without an id belong to the calls of the content before.
+        # Results without an id belong to the calls of the preceding content of the model.
         if role is Role.ASSISTANT:
             self._pairing.begin_model_content()
             self._add_parts(role, parts, form)
@@ -246,7 +249,7 @@ class GeminiRequestDraft(RequestDraft):
         if not is_plain:
             encoded = PartEncoder(ids.get, self._pairing.tool_names).encode(content)
             form |= original_form_of_parts(parts, encoded)
-            if carriers := seal_carriers(content):
+            if carriers := signature_carriers(content):
                 form["carriers"] = carriers
             if "parts" in form:
                 form["digest"] = content_digest(role, content)
@@ -259,12 +262,12 @@ class GeminiRequestDraft(RequestDraft):
         self._drafts.append((role, content, metadata))
 
     def _add_result(self, parts: list[Any], form: Wire) -> None:
-        """Add the one result of a tool message."""
+        """Add a tool message with one result."""
         blocks: list[ContentBlock] = []
         self._user_parts.decode(parts, blocks)
         ids = self._pairing.take_new_wire_ids()
         result = cast("ToolResultBlock", blocks[0])  # `is_result` has checked the part
-        self._note_result_form(parts, result, form)
+        self._set_result_form(parts, result, form)
         self._add_result_block(result, ids, {key: value for key, value in form.items() if value})
 
     def _add_result_block(self, result: ToolResultBlock, ids: dict[str, str], form: Wire) -> None:
@@ -277,8 +280,8 @@ class GeminiRequestDraft(RequestDraft):
         )
         self._drafts.append((Role.TOOL, (result,), metadata))
 
-    def _note_result_form(self, parts: list[Any], result: ToolResultBlock, form: Wire) -> None:
-        """Store the original form of a result: most differ in the response object only."""
+    def _set_result_form(self, parts: list[Any], result: ToolResultBlock, form: Wire) -> None:
+        """Set the original form of a result; for most only the `response` object is stored."""
         wire = maybe_object(field(maybe_object(parts[0]), "functionResponse"))
         response = wire.get("response")
         encoded = PartEncoder(self._pairing.wire_ids.get, self._pairing.tool_names).encode(
@@ -293,7 +296,7 @@ class GeminiRequestDraft(RequestDraft):
 
 
 def _parts_of(wire: Wire, path: str, form: Wire) -> list[Any]:
-    """Return the parts of a content; the servers also accept one part without a list, or none."""
+    """Return the parts of a content; Gemini also accepts a single part, or no key at all."""
     parts = wire.get("parts")
     if type(parts) is list:
         return parts  # pyright: ignore[reportUnknownVariableType] - any JSON
@@ -311,7 +314,7 @@ def _other_keys(wire: Wire) -> Wire:
 
 
 def _groups(parts: list[Any]) -> Iterable[tuple[Role, list[Any]]]:
-    """Split the parts of a user content by the canonical messages that they become, in order."""
+    """Split the parts of a user content into those of canonical messages, in order."""
     group: list[Any] = []
     for part in parts:
         if is_result(part):

@@ -34,7 +34,7 @@ from metis.wire.errors import (
 from metis.wire.errors import read_error as read_any_error
 from metis.wire.gemini.history import encode_parts
 from metis.wire.gemini.key_names import HOSTS, PROTOCOL, field
-from metis.wire.gemini.original_parts import original_form_of_parts, seal_carriers
+from metis.wire.gemini.original_parts import original_form_of_parts, signature_carriers
 from metis.wire.gemini.parts import (
     WIRE_ID_PREFIX,
     PartDecoder,
@@ -60,26 +60,26 @@ _RESPONSE_KEYS = ("candidates", "promptFeedback", "usageMetadata")
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
-    """Decode a response body; an error body raises the error that it stands for."""
+    """Decode a response body; an error body is raised as a ProviderError."""
     is_error = has_failed(context)
     data = body if isinstance(body, bytes) else _write(body)
     wire = read_error(data) if is_error else read_object(data, "response")
     if is_error or "error" in wire:
         raise decode_error(wire, context.status, context.provider or PROTOCOL)
     if not wire.get("candidates") and not any(field(wire, key) for key in _RESPONSE_KEYS):
-        raise DecodeError("a response has candidates", path="$.candidates")
+        raise DecodeError("a response needs a list of candidates", path="$.candidates")
     try:
         message = decode_body(wire, context, message_id=new_ulid())
     except RecursionError:
-        raise DecodeError("nested too deeply") from None
-    failure = refused_call(message, context)
+        raise DecodeError("the response is nested too deeply") from None
+    failure = malformed_call_error(message, context)
     if failure is not None:
         raise failure
     return message
 
 
-def refused_call(message: Message, context: RequestContext) -> ServerError | None:
-    """Return the error of a response without content, because a call was malformed (T161)."""
+def malformed_call_error(message: Message, context: RequestContext) -> ServerError | None:
+    """Return the error for a response that is empty because of a malformed call (T161)."""
     if message.content or message.metadata.stop_reason is not StopReason.ERROR:
         return None
     envelope = original_form_of(message, PROTOCOL).get("response", {})
@@ -118,7 +118,7 @@ def decode_body(
     if not is_plain:
         encoded = PartEncoder(ids.get, pairing.tool_names).encode(content)
         form |= original_form_of_parts(parts, encoded)
-        if carriers := seal_carriers(content):
+        if carriers := signature_carriers(content):
             form["carriers"] = carriers
     if ids:
         form["ids"] = ids
@@ -141,7 +141,7 @@ def decode_body(
 
 
 def call_scope(context: RequestContext, response: str) -> str:
-    """Return the scope of call ids: one that comes again in another response is another (T09)."""
+    """Return the scope of call ids: a wire id in another response is another call (T09)."""
     return f"{context.session_id}\0{response}"
 
 
@@ -158,8 +158,8 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     form = original_form_of(message, PROTOCOL)
     wire_ids: Mapping[str, str] = form.get("ids", EMPTY)
     envelope = form.get("response")
-    # A client pairs calls and results by id where it gets one; the provider's own calls may have
-    # none, others always get one.
+    # Gemini's calls may have no id. Calls of other providers get one, because clients match results
+    # by id.
     wire_id = wire_ids.get if envelope else _derived_id
     parts = encode_parts(message, form, PartEncoder(wire_id, {}))
     if not envelope:
@@ -172,15 +172,15 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
         content = {**maybe_object(candidate.get("content")), "parts": parts}
         first = {**candidate, "content": content}
     reason = message.metadata.stop_reason
-    if reason is not None and reason is not _stated_reason(message, envelope, candidate):
-        # The message has changed since, such as by a call that was cut off.
+    if reason is not None and reason is not _envelope_reason(message, envelope, candidate):
+        # The stored envelope is outdated, for example because the message was cancelled later.
         key = "finish_reason" if "finish_reason" in candidate else "finishReason"
         first = {**first, key: encode_stop_reason(reason)}
     return _write({**envelope, "candidates": [first, *envelope["candidates"][1:]]})
 
 
-def _stated_reason(message: Message, envelope: Wire, candidate: Wire) -> StopReason:
-    """Return the stop reason that a provider stated for the content of a message."""
+def _envelope_reason(message: Message, envelope: Wire, candidate: Wire) -> StopReason:
+    """Return the stop reason of a stored envelope for the content of a message."""
     has_calls = any(type(block) is ToolUseBlock for block in message.content)
     provider = message.metadata.provider or PROTOCOL
     return _stop_reason(envelope, candidate, provider, has_calls=has_calls)
@@ -191,7 +191,7 @@ def _derived_id(tool_use_id: str) -> str:
 
 
 def _new_envelope(message: Message, context: RequestContext, parts: list[Any]) -> Wire:
-    """Encode a response that did not come from this protocol."""
+    """Return the response body for a message of another protocol."""
     metadata = message.metadata
     candidate = {
         "content": {"parts": parts, "role": "model"},
@@ -240,7 +240,7 @@ _FINISH_REASONS: Mapping[StopReason, str] = {
     StopReason.CANCELLED: "OTHER",
     StopReason.UNKNOWN: "OTHER",
 }
-# The enums of the two hosts differ from the sixth value on.
+# The enums of Gemini and Vertex AI differ after the first six values.
 _SHARED_ENUM = (
     "FINISH_REASON_UNSPECIFIED",
     "STOP",
@@ -263,7 +263,7 @@ _VERTEX_ENUM = ("BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_C
 
 
 def finish_reason_name(value: Any, provider: str | None) -> str | None:
-    """Return the name of a finish reason; some servers send the number of the enum."""
+    """Return the name of a finish reason; some servers send its number in the enum."""
     if type(value) is not int:
         return maybe_text(value)
     names = (*_SHARED_ENUM, *(_VERTEX_ENUM if provider == "vertex" else _AI_STUDIO_ENUM))
@@ -271,13 +271,13 @@ def finish_reason_name(value: Any, provider: str | None) -> str | None:
 
 
 def decode_stop_reason(name: str | None, *, has_calls: bool) -> StopReason:
-    """Decode a finish reason, which is `STOP` even if there are calls (T163)."""
+    """Decode a finish reason; Gemini sends `STOP` for responses with calls, too (T163)."""
     reason = _STOP_REASONS.get(name or "", StopReason.UNKNOWN)
     return StopReason.TOOL_USE if has_calls and reason is StopReason.END_TURN else reason
 
 
 def encode_stop_reason(reason: StopReason | None) -> str:
-    """Encode a stop reason; calls end with `STOP` as well."""
+    """Encode a stop reason; `STOP` for responses with calls, too."""
     return "STOP" if reason is None else _FINISH_REASONS.get(reason, "STOP")
 
 
@@ -285,16 +285,16 @@ def decode_usage(body: Mapping[str, Any], context: RequestContext) -> Usage | No
     """Decode a usage into disjoint buckets; an absent usage is unknown, not zero (T153).
 
     The prompt count includes cached tokens (T142), but not the prompts of server tools (T146), and
-    the output count does not include thinking (T145). The API leaves out counts of zero.
+    the output count does not include thinking (T145). Gemini omits counts of zero.
     """
     counts = maybe_object(field(body, "usageMetadata"))
     if not counts:
         return None
     prompt = _count(counts, "promptTokenCount")
-    # Chunks before the last may hold an empty usage.
+    # Chunks before the last may contain an empty usage.
     if not prompt and not _count(counts, "totalTokenCount"):
         return None
-    # A wrong count of the server must not make the rest negative.
+    # A wrong count of the server must not make the uncached count negative.
     cached = min(_count(counts, "cachedContentTokenCount"), prompt)
     thinking = _count(counts, "thoughtsTokenCount")
     searches = _searches(body)
@@ -314,7 +314,7 @@ def _count(counts: Wire, name: str) -> int:
 
 
 def _searches(body: Mapping[str, Any]) -> int:
-    """Count the web searches of a response."""
+    """Return the number of web searches of a response."""
     grounding = maybe_object(field(first_candidate(body), "groundingMetadata"))
     return len(maybe_list(field(grounding, "webSearchQueries"))) if grounding else 0
 
@@ -337,15 +337,15 @@ def encode_usage(usage: Usage | None) -> Wire | None:
 
 
 GROUNDING = "grounding"
-"""The kind of a citation that comes from grounding."""
+"""The kind of a citation from grounding metadata."""
 
 _SOURCES = ("web", "retrievedContext", "maps")
 
 
 def _with_citations(content: tuple[ContentBlock, ...], candidate: Wire) -> tuple[ContentBlock, ...]:
-    """Return the blocks with the citations of a candidate on the texts that they support (T200).
+    """Return the blocks with the citations of a candidate, on the texts that they support (T200).
 
-    Offsets of the API count bytes and ours characters, so that a segment is searched by its text.
+    Gemini's offsets count bytes, ours count characters, so that a segment is found by its text.
     """
     metadata = maybe_object(field(candidate, "groundingMetadata"))
     supports = maybe_list(field(metadata, "groundingSupports")) if metadata else []
@@ -417,7 +417,7 @@ _RETRY_IN = re.compile(r"retry in (\d{1,9}(?:\.\d{1,9})?)s", re.IGNORECASE)
 
 
 def read_error(body: bytes) -> Wire:
-    """Read an error body, which may be in a list; one that is no JSON becomes its own text."""
+    """Read an error body, which may be in a list; a body that is not JSON becomes the text."""
     try:
         value = _read(body)
     except (ValueError, RecursionError):
@@ -428,7 +428,7 @@ def read_error(body: bytes) -> Wire:
 
 
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
-    """Decode an error body; the text of the provider stays as it is."""
+    """Decode an error body into an error with the provider's text unchanged."""
     error = maybe_object(wire.get("error")) or wire
     code = error.get("code")
     if status is None and type(code) is int:
@@ -443,7 +443,7 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
         code=_reason(details),
         retry_after_s=_retry_after(details, text),
     )
-    # The API asks to retry in seconds even if the quota of the day is used up.
+    # Gemini suggests a retry within seconds even if the daily quota is exhausted.
     if isinstance(failure, RateLimitError) and _is_daily(details):
         failure.is_retryable = False
     return failure
@@ -452,7 +452,7 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 def _class_of(
     kind: str | None, status: int | None, text: str, details: list[Wire]
 ) -> type[ProviderError]:
-    # A wrong key comes as INVALID_ARGUMENT with the status 400.
+    # Gemini reports a wrong key as INVALID_ARGUMENT with status 400.
     if _reason(details) == "API_KEY_INVALID":
         return AuthenticationError
     return refine_class(_BY_STATUS.get(kind or "") or class_of_status(status), status, text)
@@ -464,14 +464,14 @@ def _reason(details: list[Wire]) -> str | None:
 
 
 def _retry_after(details: list[Wire], text: str) -> float | None:
-    """Return how long to wait, which the API states in the body and not in a header (T187)."""
+    """Return the seconds to wait, which Gemini sends in the body, not in a header (T187)."""
     delays = (_SECONDS.fullmatch(str(detail.get("retryDelay"))) for detail in details)
     match = next(filter(None, delays), None) or _RETRY_IN.search(text)
     return float(match[1]) if match else None
 
 
 def _is_daily(details: list[Wire]) -> bool:
-    """Whether the quota of a day is used up, so that waiting some seconds does not help."""
+    """Whether a daily quota is exhausted, so that a retry within seconds fails."""
     return any(
         "PerDay" in str(maybe_object(violation).get("quotaId"))
         for detail in details
@@ -480,7 +480,7 @@ def _is_daily(details: list[Wire]) -> bool:
 
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
-    """Return the status and the body for an error."""
+    """Encode an error as the status and the body of a response."""
     status, kind = _STATUS_OF.get(type(error), (500, "INTERNAL"))
     if error.provider in HOSTS:
         status, kind = error.status or status, error.kind or kind

@@ -34,8 +34,8 @@ from metis.wire.gemini.response import (
     decode_body,
     decode_error,
     first_candidate,
+    malformed_call_error,
     read_error,
-    refused_call,
 )
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.stream_decoder import BaseStreamDecoder, StreamMeter
@@ -48,8 +48,8 @@ _BOM = b"\xef\xbb\xbf"
 class _ChunkParser:
     """Splits the bytes of a stream into chunks of JSON.
 
-    A stream is server-sent events, an array of chunks, or one plain body. The first byte tells
-    which: an array begins with a bracket, a body with a brace, an event with neither.
+    A stream is server-sent events, a JSON array of chunks, or one plain body. The first byte
+    determines which: an array begins with a bracket, a body with a brace, an event with neither.
     """
 
     def __init__(self, head_bytes: int, limits: StreamLimits) -> None:
@@ -63,11 +63,11 @@ class _ChunkParser:
 
     @property
     def head(self) -> bytes:
-        """The first bytes, if it is not an array: they may be an error body."""
+        """The first bytes of a stream that is not an array: they may be an error body."""
         return bytes(self._head)
 
     def feed(self, data: bytes) -> list[SseFrame]:
-        """Return the chunks that are complete with these bytes, each with the name of its event."""
+        """Return the chunks that these bytes complete, each with the name of its event."""
         if not self._is_recognised:
             data = self._recognise(data)
         if self._is_body:
@@ -82,21 +82,21 @@ class _ChunkParser:
         return self._events.feed(data)
 
     def finish(self) -> list[SseFrame]:
-        """Return the last chunks; bytes that were no stream are one chunk."""
+        """Return the last chunks; a plain body is one chunk."""
         if self._is_body or not self._is_recognised:
             return [(b"", self.head)] if self._head.strip() else []
         if self._array is not None:
-            rest = self._array.finish()
-            return [(b"", rest)] if rest else []
+            incomplete = self._array.finish()
+            return [(b"", incomplete)] if incomplete else []
         return self._events.finish()
 
     def _recognise(self, data: bytes) -> bytes:
-        """Recognise the kind of stream; return the bytes that can be parsed then."""
+        """Recognise the kind of stream; return the bytes to parse, none if it is still unknown."""
         data = bytes(self._head) + data
         self._head.clear()
         first = data.removeprefix(_BOM).lstrip(_SPACES)
         if not first or _BOM.startswith(data):
-            # A server could send spaces without end: they are not stored.
+            # Spaces are not stored, because a hostile server could send any number of them.
             self._head += data if _BOM.startswith(data) else data[: len(_BOM)].rstrip(_SPACES)
             return b""
         self._is_recognised = True
@@ -109,16 +109,16 @@ class _ChunkParser:
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\['([^']*)'\]|\["([^"]*)"\]""")
 _VALUES = ("stringValue", "numberValue", "boolValue")
 _MAX_STEPS = 200
-"""How deep a path may lead: deeper JSON is refused everywhere."""
+"""The deepest JSON path of an argument; more deeply nested JSON is rejected everywhere."""
 
 
 def _is_piece(call: Wire) -> bool:
-    """Whether a call is only a piece of one."""
+    """Whether a function call contains only some of the arguments."""
     return bool(call.get("willContinue")) or "partialArgs" in call
 
 
 class _PartialCall:
-    """A call whose arguments come value by value, each under its JSON path."""
+    """A call whose arguments are received as separate values, each with its JSON path."""
 
     def __init__(self, meter: StreamMeter) -> None:
         self._meter = meter
@@ -128,7 +128,7 @@ class _PartialCall:
         self._arguments: Wire = {}
         self._open_path: str | None = None
         """The path of a string that continues in the next piece."""
-        self._open_place: tuple[Any, str | int] | None = None
+        self._open_target: tuple[Any, str | int] | None = None
         self._open_pieces: list[str] = []
 
     def add(self, part: Wire) -> bool:
@@ -142,7 +142,7 @@ class _PartialCall:
         return not call.get("willContinue")
 
     def to_wire(self) -> Wire:
-        """Return the call as a plain response would hold it."""
+        """Return the call in the form of a plain response."""
         self._close_text()
         return {**self._part, "functionCall": {**self._call, "args": self._arguments}}
 
@@ -152,58 +152,64 @@ class _PartialCall:
         size = len(value) if isinstance(value, str) else 1
         self._meter.add_arguments(self._meter_key, len(path) + size)
         is_text = isinstance(value, str) or (value is None and "nullValue" not in piece)
-        if self._open_place is not None and path == self._open_path and is_text:
+        if self._open_target is not None and path == self._open_path and is_text:
             self._open_pieces.append(value or "")
             if not piece.get("willContinue"):
                 self._close_text()
             return
         self._close_text()
         if path.count(".") + path.count("[") > _MAX_STEPS:
-            raise RecursionError("a path in the arguments is too deep")
+            raise RecursionError(f"a JSON path in the arguments has over {_MAX_STEPS} steps")
         steps = [
             int(step[2]) if step[2] is not None else step[1] or step[3] or step[4] or ""
             for step in _STEP.finditer(path.removeprefix("$"))
         ]
-        target = _holder_of(self._arguments, steps) if steps else None
+        target = _parent_of(self._arguments, steps) if steps else None
         if target is None:
             return
-        holder, last = target
-        holder[last] = value
+        parent, key = target
+        parent[key] = value
         if piece.get("willContinue") and isinstance(value, str):
-            self._open_path, self._open_place, self._open_pieces = path, target, [value]
+            self._open_path, self._open_target, self._open_pieces = path, target, [value]
 
     def _close_text(self) -> None:
-        """Write a string that came in pieces to its place; joining each would copy all others."""
-        if self._open_place is not None:
-            holder, last = self._open_place
-            holder[last] = "".join(self._open_pieces)
-        self._open_path = self._open_place = None
+        """Set a string from its pieces; they are joined once, because each join copies all."""
+        if self._open_target is not None:
+            parent, key = self._open_target
+            parent[key] = "".join(self._open_pieces)
+        self._open_path = self._open_target = None
         self._open_pieces = []
 
 
-def _holder_of(root: Wire, steps: list[str | int]) -> tuple[Any, str | int] | None:
-    """Return the object or list of the last step, and that step; missing ones are created."""
-    holder: Any = root
+def _parent_of(root: Wire, steps: list[str | int]) -> tuple[Any, str | int] | None:
+    """Return the object or list that contains the last step of a path, and that step.
+
+    Missing objects and lists are created; None if the path does not fit the existing values.
+    """
+    parent: Any = root
     for step, following in zip(steps, [*steps[1:], None], strict=True):
-        if not _reserve(holder, step):
+        if not _ensure_entry(parent, step):
             return None
         if following is None:
-            return holder, step
-        if not isinstance(holder[step], dict | list):
-            holder[step] = [] if isinstance(following, int) else {}
-        holder = holder[step]
+            return parent, step
+        if not isinstance(parent[step], dict | list):
+            parent[step] = [] if isinstance(following, int) else {}
+        parent = parent[step]
     return None
 
 
-def _reserve(holder: Any, step: str | int) -> bool:
-    """Create a missing entry; False if it cannot be: a list grows by one at a time."""
-    if isinstance(holder, list) and isinstance(step, int):
-        items = cast("list[Any]", holder)
+def _ensure_entry(parent: Any, step: str | int) -> bool:
+    """Create a missing entry; return False if that is not possible.
+
+    A list is extended by one entry at a time: a large index would allocate memory.
+    """
+    if isinstance(parent, list) and isinstance(step, int):
+        items = cast("list[Any]", parent)
         if step == len(items):
             items.append(None)
         return step < len(items)
-    if isinstance(holder, dict) and isinstance(step, str):
-        cast("Wire", holder).setdefault(step, None)
+    if isinstance(parent, dict) and isinstance(step, str):
+        cast("Wire", parent).setdefault(step, None)
         return True
     return False
 
@@ -214,8 +220,8 @@ _THOUGHT_KEYS = 2
 class GeminiStreamDecoder(BaseStreamDecoder):
     """Turns the bytes of one streamed response into events.
 
-    Every chunk is a small response, and their parts are joined: pieces of text become one part. A
-    part with a signature is never joined with another, because the signature belongs to that part.
+    Every chunk is a small response, and adjacent pieces of text become one part. A part with a
+    signature is not joined with another, because the signature belongs to that part.
     """
 
     def __init__(self, context: RequestContext) -> None:
@@ -227,29 +233,29 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         self._body: Wire = {}
         self._candidate: Wire = {}
         self._alternatives: dict[int, list[Wire]] = {}
-        """The pieces of other candidates, by index: only the message has them, no event does."""
+        """The pieces of other candidates, by index; they are part of the message only."""
         self._parts: list[Any] = []
         self._pieces: list[str] = []
-        """The text of the last part, while more may come."""
+        """The text of the last part, as long as it may continue."""
         self._partial_call: _PartialCall | None = None
         self._index = -1
         self._response_id: str | None = None
         self._usage_json = Raw(b"")
-        """The usage of the last chunk, while nobody has read it."""
+        """The unparsed usage of the last chunk; the fast path does not parse each one."""
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         for name, data in self._chunks.feed(chunk):
-            # Before the response begins, an unreadable line belongs to a body that is not a stream.
-            if name != UNREADABLE or self._has_begun:
+            # An unreadable line before the start belongs to a body that is not a stream.
+            if name != UNREADABLE or self._has_started:
                 self._decode_chunk(data, events)
 
-    def _decode_rest(self, events: list[StreamEvent]) -> None:
+    def _decode_remaining(self, events: list[StreamEvent]) -> None:
         for name, data in self._chunks.finish():
-            if name != UNREADABLE or self._has_begun:
+            if name != UNREADABLE or self._has_started:
                 self._decode_chunk(data, events)
 
     def _end_early(self, events: list[StreamEvent]) -> None:
-        # The protocol has no event for the end; a finish reason is the only mark of it.
+        # Gemini has no event for the end; a finish reason marks a complete response.
         self._close_partial_call(events)
         blocked = maybe_object(field(self._body, "promptFeedback"))
         has_reason = field(self._candidate, "finishReason") or field(blocked, "blockReason")
@@ -259,12 +265,12 @@ class GeminiStreamDecoder(BaseStreamDecoder):
             self._fail(self._early_end_error(), events)
 
     def _early_end_error(self) -> ProviderError:
-        if not self._has_begun and has_failed(self._context):
+        if not self._has_started and has_failed(self._context):
             return self._error(read_error(self._chunks.head))
         return super()._early_end_error()
 
     def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
-        # What came of a call is part of the message, whatever ended the stream.
+        # An incomplete call is part of the message, too.
         self._close_partial_call(events)
         super()._fail(error, events)
 
@@ -272,7 +278,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         return decode_error(wire, self._context.status, self._provider)
 
     def _decode_chunk(self, data: bytes, events: list[StreamEvent]) -> None:
-        # The mark of the OpenAI protocol, which some proxies send here as well.
+        # `[DONE]` belongs to the OpenAI protocol, but some proxies send it here, too.
         if self._end is not None or data == b"[DONE]":
             return
         if has_failed(self._context):
@@ -284,7 +290,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         if "error" in wire:
             self._fail(self._error(wire), events)
             return
-        if not self._has_begun:
+        if not self._has_started:
             self._start(wire, events)
         if not self._read_usage():
             self._fail(NetworkError(_BAD_USAGE), events)
@@ -301,7 +307,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
                 else:
                     self._add_candidate(candidate, events)
         except RecursionError:
-            # Without the part that is too deep the message can still be built.
+            # Remove the part that is too deep, so that the partial message can be built.
             del self._parts[count:]
             self._fail(NetworkError("the stream contains JSON that is nested too deeply"), events)
 
@@ -318,7 +324,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
     def _add_candidate(self, candidate: Wire, events: list[StreamEvent]) -> None:
         for key, value in candidate.items():
             if key != "content":
-                # Metadata comes in any chunk, and an empty object later must not erase it (T200).
+                # Any chunk may contain metadata; a later empty object must not erase it (T200).
                 if value or key not in self._candidate:
                     self._candidate[key] = value
                 continue
@@ -351,14 +357,14 @@ class GeminiStreamDecoder(BaseStreamDecoder):
 
     def _add_text(self, text: str, events: list[StreamEvent]) -> None:
         if not text:
-            return  # an empty piece must not open a block of its own
+            return  # an empty piece must not start a block
         if not self._is_open(None):
             self._open_part({}, events)
         self._pieces.append(text)
         events.append(TextDelta(self._message_id, self._index, text))
 
     def _add_flagged_text(self, text: str, thought: bool, events: list[StreamEvent]) -> None:  # noqa: FBT001 - the flag of the wire
-        """Add a piece of text whose flag `thought` is set, to true or to false."""
+        """Add a piece of text that has the key `thought`, be it true or false."""
         form: Wire | None = None
         if not self._is_open(thought):
             self._open_part({"thought": thought}, events)
@@ -370,7 +376,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
             events.append(TextDelta(self._message_id, self._index, text, form))
 
     def _is_open(self, thought: bool | None) -> bool:  # noqa: FBT001 - the flag of the wire
-        """Whether the last part is a text that grows, with the same flag."""
+        """Whether the last part is an open text with the same flag."""
         return bool(self._pieces) and self._parts[-1].get("thought") is thought
 
     def _open_part(self, part: Wire, events: list[StreamEvent]) -> None:
@@ -382,7 +388,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         self._index += 1
 
     def _store_text(self) -> None:
-        """Write the text so far into its part."""
+        """Set the text of the last part from its pieces."""
         if self._pieces:
             self._pieces = ["".join(self._pieces)]
             self._parts[-1]["text"] = self._pieces[0]
@@ -441,7 +447,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
             self._fail(NetworkError(_BAD_USAGE), events)
             return
         message = self._build_message(MessageStatus.COMPLETE)
-        failure = refused_call(message, self._context)
+        failure = malformed_call_error(message, self._context)
         if failure is not None:
             self._fail(failure, events)
             return
@@ -454,7 +460,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         if raw:
             try:
                 self._body["usageMetadata"] = msgspec.json.decode(raw)
-            except ValueError:  # the parser that stored it does not look into texts
+            except ValueError:  # `Raw` is not validated: invalid UTF-8 in a string, for example
                 return False
         return True
 
@@ -477,16 +483,16 @@ class GeminiStreamDecoder(BaseStreamDecoder):
 
 
 def _without_parts(chunk: Wire) -> Wire:
-    """Return the first chunk as it announces a response, without the parts that events report."""
+    """Return the first chunk without its parts, which have their own events."""
     candidate = first_candidate(chunk)
     if not candidate:
         return {key: value for key, value in chunk.items() if key != "candidates"}
     content = maybe_object(candidate.get("content"))
-    rest = {key: value for key, value in content.items() if key != "parts"}
-    return {**chunk, "candidates": [{**candidate, "content": rest}]}
+    content_keys = {key: value for key, value in content.items() if key != "parts"}
+    return {**chunk, "candidates": [{**candidate, "content": content_keys}]}
 
 
 def _wire_id(part: Wire) -> str | None:
-    """Return the id that the provider gave to a call, if it did."""
+    """Return the wire id of a call; None if it has none."""
     call = part.get("functionCall") or part.get("function_call")
     return maybe_text(maybe_object(call).get("id")) or None

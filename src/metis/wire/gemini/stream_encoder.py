@@ -32,11 +32,11 @@ from metis.wire.tool_ids import derived_id
 
 _write = msgspec.json.Encoder().encode
 Framing = Literal["sse", "array"]
-"""How chunks are sent: as server-sent events (`alt=sse`), or as one JSON array."""
+"""The framing of chunks: server-sent events (`alt=sse`), or one JSON array."""
 _BEFORE_TEXT = b'{"candidates":[{"content":{"parts":[{"text":'
-"""What precedes the text in a chunk of text."""
+"""The bytes of a text chunk before its text."""
 _LAST_KEYS = ("candidates", "usageMetadata", "usage_metadata", "promptFeedback", "prompt_feedback")
-"""The keys of a response that are stated at its end only."""
+"""The keys of a response that only the last chunk contains."""
 _SIGNATURE_KEYS = frozenset({"thoughtSignature", "thought_signature"})
 _THOUGHT_KEYS = 2
 _END_KEYS = ("finishReason", "finish_reason", "finishMessage", "finish_message")
@@ -45,7 +45,7 @@ _END_KEYS = ("finishReason", "finish_reason", "finishMessage", "finish_message")
 class GeminiStreamEncoder(BaseStreamEncoder):
     """Turns the events of one response into the bytes of a stream.
 
-    Calls are sent whole, with the end of their event; the usage goes with the last chunk.
+    A call is encoded as one part at its end event. The usage is part of the last chunk.
     """
 
     protocol = PROTOCOL
@@ -57,13 +57,13 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         self._framing = framing
         self._envelope: Wire = {}
         self._candidate: Wire = {"content": {"role": "model"}, "index": 0}
-        """What every chunk states of its candidate."""
+        """The keys of the candidate in every chunk."""
         self._after_text = b""
-        """What follows the text in a chunk of text; it is the same in all of them."""
+        """The bytes of a text chunk after its text, which are the same in all of them."""
         self._calls: dict[str, ToolUseStart] = {}
         self._form: Wire = {}
         self._form_index = -1
-        """The other keys of a text part, and its index; each piece of the text has them."""
+        """The block index of `_form`, the other keys of a text part, which each piece repeats."""
         self._signature: str | None = None
         self._part_encoder = PartEncoder(lambda call: derived_id(call, WIRE_ID_PREFIX), {})
 
@@ -108,7 +108,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         return self._frame(b"%b%b%b" % (_BEFORE_TEXT, _write(event.text), self._after_text))
 
     def _encode_after_text(self) -> bytes:
-        """Encode what follows the text in a chunk, up to its end."""
+        """Encode the bytes of a text chunk after its text."""
         empty = {"parts": [{"text": ""}], **maybe_object(self._candidate.get("content"))}
         chunk = {"candidates": [{**self._candidate, "content": empty}], **self._envelope}
         return _write(chunk).removeprefix(_BEFORE_TEXT + b'""')
@@ -116,7 +116,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
     def _thinking(self, event: ThinkingDelta) -> bytes:
         index = event.content_block_index
         if event.text and is_envelope(event.signature):
-            # As in a plain response: an envelope has a part of its own.
+            # An envelope is a separate part, as in a plain response.
             text, seal = replace(event, signature=None), replace(event, text="")
             return self._thinking(text) + self._thinking(seal)
         part: Wire = {"text": event.text, "thought": True}
@@ -128,7 +128,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         elif index == self._form_index:
             part = {**self._form, **part}
         elif not event.text and len(part) == _THOUGHT_KEYS:
-            return b""  # says nothing, as in a plain response
+            return b""  # a plain response has no part for empty thinking either
         return self._encode_part(event.message_id, part)
 
     def _open_form(self, event: TextDelta | ThinkingDelta) -> None:
@@ -146,7 +146,8 @@ class GeminiStreamEncoder(BaseStreamEncoder):
             part = _with_arguments(start.original_form, event.final_input)
             return self._encode_part(event.message_id, part)
         call: Wire = {"args": event.final_input, "name": "" if start is None else start.tool_name}
-        # Calls of the provider itself may have no id; a client pairs others by theirs.
+        # Gemini's calls may have no id. Calls of other providers get one, because clients match
+        # results by id.
         wire_id = derived_id(event.tool_use_id, WIRE_ID_PREFIX)
         if self._is_native:
             wire_id = None if start is None else start.provider_id
@@ -165,7 +166,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         return b"".join(self._encode_part(event.message_id, part) for part in parts)
 
     def _complete(self, event: MessageComplete) -> bytes:
-        # There is a finish reason for failures, too, so that they need no error in the stream.
+        # Gemini reports failures by a finish reason, so that no error is needed in the stream.
         self._has_ended = True
         self._usage = event.message.metadata.usage or self._usage
         return self._encode_end(event)
@@ -183,18 +184,18 @@ class GeminiStreamEncoder(BaseStreamEncoder):
             candidate = {**candidate, "content": content}
         body["candidates"][0] = candidate
         if not self._is_native:
-            body |= self._envelope  # as in every chunk before
+            body |= self._envelope  # model and response id must be those of earlier chunks
         return self._frame(_write(body))
 
-    def _encode_rest(self, message: Message, /) -> bytes:
+    def _encode_unsent(self, message: Message, /) -> bytes:
         body = read_object(self.encode_response(message, self._context), "response")
         candidate = first_candidate(body)
-        stated = {*self._candidate, *_END_KEYS, "content"}
-        rest = {key: value for key, value in candidate.items() if key not in stated}
-        if not rest:
+        encoded_keys = {*self._candidate, *_END_KEYS, "content"}
+        unsent = {key: value for key, value in candidate.items() if key not in encoded_keys}
+        if not unsent:
             return b""
-        rest |= {key: value for key, value in self._candidate.items() if key != "content"}
-        return self._frame(_write({"candidates": [rest], **self._envelope}))
+        unsent |= {key: value for key, value in self._candidate.items() if key != "content"}
+        return self._frame(_write({"candidates": [unsent], **self._envelope}))
 
     def _encode_failure(self, error: ProviderError) -> bytes:
         _, body = encode_error(error)
@@ -205,7 +206,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         signature, self._signature = self._signature, None
         if signature is not None and isinstance(part, dict):
             wire = cast("Wire", part)
-            # The original form of a part has its signature already.
+            # The original form of a part already contains its signature.
             if _SIGNATURE_KEYS.isdisjoint(wire):
                 wire["thoughtSignature"] = signature
         content: Wire = {"parts": [part], **maybe_object(self._candidate.get("content"))}
@@ -220,7 +221,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
 
 
 def _with_arguments(part: Mapping[str, Any], arguments: Mapping[str, Any]) -> Wire:
-    """Return the original part of a call with its arguments as they are now."""
+    """Return the original part of a call with its final arguments."""
     key = "functionCall" if "functionCall" in part else "function_call"
     call = maybe_object(part.get(key))
     if "args" in call or arguments:

@@ -1,8 +1,8 @@
 """Wire messages of Ollama, and their images and tool calls, to and from canonical blocks.
 
-Messages of the usual form are Structs. What does not fit them (other keys, empty lists, arguments
-as text) is not an error: it is decoded as plain JSON and stored in its original form. Fields are in
-the order of the alphabet, so that they are written in the order that sorted keys have.
+Messages of the usual form are Structs. A message that does not fit them (other keys, empty lists,
+arguments as text) is not an error: it is decoded as plain JSON, which is stored as its original
+form. The fields are in alphabetical order, so that the JSON has sorted keys.
 """
 
 import base64
@@ -35,20 +35,20 @@ PROTOCOL = "ollama"
 """The name under which messages store their original form in this protocol."""
 CHAT_PATH, GENERATE_PATH = "/api/chat", "/api/generate"
 UNKNOWN_TYPE = "application/octet-stream"
-"""The media type of bytes that are not a known image."""
+"""The media type of data without the signature of an image format."""
 
 Content = tuple[ContentBlock, ...]
 OriginalForm = dict[str, Any]
 NonEmptyText = Annotated[str, Meta(min_length=1)]
 
-# Sorted keys: a history gives the same bytes before and after it was stored. Otherwise the prompt
-# cache of the server misses without an error (T176).
+# Keys are sorted, so that the bytes do not change when a history is stored and loaded. Otherwise
+# the prompt cache of the server misses without an error (T176).
 write_json = msgspec.json.Encoder(order="deterministic").encode
 read_json = msgspec.json.Decoder().decode
 
 PARAGRAPH = "\n\n"
 _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
-# That is 18 bytes; the longest signature has 12.
+# 24 characters of base64 are 18 bytes; the longest signature has 12.
 _SIGNATURE_CHARACTERS = 24
 _SIGNATURES = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
@@ -63,7 +63,7 @@ _new_call = raw_constructor(ToolUseBlock)
 
 
 class Function(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """The name and the arguments of a call; newer servers count the calls of a response."""
+    """The name and the arguments of a call; newer servers number the calls of a response."""
 
     arguments: dict[str, Any]
     index: int | UnsetType = UNSET
@@ -71,7 +71,7 @@ class Function(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
 
 
 class Call(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """A tool call; only newer servers give ids."""
+    """A tool call; only newer servers send ids."""
 
     function: Function
     id: NonEmptyText | UnsetType = UNSET
@@ -91,8 +91,8 @@ class ChatMessage(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
 
 def decode_image(data: str) -> ImageBlock:
     """Decode an entry of `images`, which is bare base64 without a media type."""
-    # Some clients leave the prefix of a data URL on, which the server refuses with `illegal base64
-    # data at input byte 4` (T94).
+    # Some clients send a data URL, which Ollama itself rejects with `illegal base64 data at input
+    # byte 4` (T94).
     inline = _DATA_URL.fullmatch(data) if data.startswith("data:") else None
     if inline is not None:
         return ImageBlock(ImageSource("base64", inline[2]), inline[1])
@@ -100,12 +100,12 @@ def decode_image(data: str) -> ImageBlock:
 
 
 def decode_artifact(data: str) -> ArtifactBlock:
-    """Decode an image that the model made."""
+    """Decode an image that the model generated."""
     return ArtifactBlock(MediaSource("base64", data), _media_type(data))
 
 
 def _media_type(data: str) -> str:
-    """Return the media type of base64 by its first bytes."""
+    """Return the media type of base64 data according to its first bytes."""
     try:
         head = base64.b64decode(data[:_SIGNATURE_CHARACTERS], validate=True)
     except (binascii.Error, ValueError):
@@ -114,11 +114,11 @@ def _media_type(data: str) -> str:
 
 
 class PendingCalls:
-    """Gives ids to the calls of one conversation, and finds the call that a result answers.
+    """Assigns ids to the calls of one conversation, and finds the call that a result belongs to.
 
-    Only newer servers give ids. Without them a result names its tool, or nothing at all, and then
-    the order decides. A call without an id is identified by its name and how often that was called
-    before, so that the same history has the same ids whenever it is decoded (T10, T13).
+    Only newer servers send ids. Otherwise a result refers to its call by tool name or by order
+    alone. The id of a call without a wire id derives from its name and the number of earlier calls
+    of that name, so that a history has the same ids each time it is decoded (T10, T13).
     """
 
     def __init__(self, scope: str) -> None:
@@ -128,14 +128,14 @@ class PendingCalls:
         self._last_by_key: dict[str, str] = {}
 
     def copy(self) -> "PendingCalls":
-        """Return calls that go on from here."""
+        """Return an independent copy of the current state."""
         other = PendingCalls(self._scope)
         other._counts, other._last_by_key = self._counts.copy(), self._last_by_key.copy()
         other._pending = self._pending.copy()
         return other
 
     def of_call(self, wire_id: str, name: str) -> str:
-        """Return our id of the next call."""
+        """Return the tool_use_id of the next call."""
         key = wire_id or f"\0{name}"
         tool_use_id = self._new_id(key)
         self._pending.add(WaitingCall(tool_use_id, name, wire_id))
@@ -143,16 +143,16 @@ class PendingCalls:
         return tool_use_id
 
     def of_result(self, wire_id: str, name: str) -> tuple[WaitingCall, bool]:
-        """Return the call that a result answers, and whether it is the oldest pending one."""
-        waiting = self._pending.take(wire_id, name or None)
-        if waiting is not None:
-            return waiting
+        """Return the call that a result belongs to, and whether it is the oldest pending one."""
+        pending_call = self._pending.take(wire_id, name or None)
+        if pending_call is not None:
+            return pending_call
         last = self._last_by_key.get(wire_id) if wire_id else None
         tool_use_id = last or self._new_id(wire_id or f"\0\0{name}")
         return WaitingCall(tool_use_id, "", wire_id), False
 
     def drop_without_id(self) -> None:
-        """Stop waiting for results that only their order identifies."""
+        """Stop waiting for results of calls without a wire id."""
         self._pending.drop_without_id()
 
     def _new_id(self, key: str) -> str:
@@ -164,7 +164,7 @@ class PendingCalls:
 def decode_assistant(
     wire: ChatMessage, calls: PendingCalls, issuer: str
 ) -> tuple[Content, OriginalForm]:
-    """Decode an assistant message of the usual form to its blocks and their original form."""
+    """Decode an assistant message of the usual form into its blocks and their original form."""
     blocks: list[ContentBlock] = []
     if wire.thinking is not UNSET:
         blocks.append(_new_thinking(wire.thinking, issuer=issuer))
@@ -180,7 +180,7 @@ def decode_assistant(
         blocks.append(_new_call(tool_use_id, function.name, function.arguments))
         if wire_id:
             form.setdefault("ids", {})[tool_use_id] = wire_id
-        # The number that newer servers give to a call goes back with it.
+        # Newer servers number the calls; the number is sent back with the call.
         if function.index is not UNSET:
             form.setdefault("indexes", {})[tool_use_id] = function.index
     return tuple(blocks), form
@@ -200,14 +200,14 @@ def decode_any_call(wire: Any, calls: PendingCalls) -> ToolUseBlock | OpaqueBloc
 def _parse(arguments: Any) -> tuple[Wire, InvalidInput | None] | None:
     if isinstance(arguments, dict):
         return maybe_object(arguments), None
-    # Clients made for OpenAI send a string where Ollama has an object (T33).
+    # Clients written for OpenAI send the arguments as a JSON string (T33).
     return parse_arguments(arguments or "") if isinstance(arguments, str | None) else None
 
 
 def encode_assistant(
     content: Sequence[ContentBlock], form: Mapping[str, Any], wire_ids: Mapping[str, str]
 ) -> ChatMessage:
-    """Encode an assistant message; `wire_ids` are the ids that the server gave to calls."""
+    """Encode an assistant message; calls that are not in `wire_ids` get no id."""
     if len(content) == 1 and type(content[0]) is TextBlock:
         return ChatMessage(role="assistant", content=content[0].text)
     thinking = "".join(block.text for block in content if isinstance(block, ThinkingBlock))
@@ -216,7 +216,7 @@ def encode_assistant(
         Call(
             function=Function(
                 name=block.name,
-                # Only a server that sent text in place of an object gets it back (T32).
+                # Projection passes invalid arguments only to a server that sent such text (T32).
                 arguments=cast(
                     "dict[str, Any]", block.invalid.raw if block.invalid else block.input
                 ),
@@ -242,8 +242,8 @@ def encode_assistant(
 
 
 def join_response_text(content: Sequence[ContentBlock]) -> str:
-    """Join the texts of a response; texts with another block between them are paragraphs."""
-    # Deltas of one response may be several blocks: texts that touch are one text.
+    """Join the texts of a response: adjacent ones directly, others as separate paragraphs."""
+    # A stream may split one text into adjacent blocks, which must not become paragraphs.
     pieces: list[str] = []
     follows_text = True
     for block in content:
@@ -254,5 +254,5 @@ def join_response_text(content: Sequence[ContentBlock]) -> str:
 
 
 def join_paragraphs(content: Sequence[ContentBlock]) -> str:
-    """Join the texts of another message, each as a paragraph: content must be a string (T86)."""
+    """Join the texts of an input message as paragraphs, because content is one string (T86)."""
     return PARAGRAPH.join(block.text for block in content if isinstance(block, TextBlock))

@@ -1,6 +1,6 @@
-"""Fast paths of Ollama: shortcuts for the messages and lines that come most often.
+"""Fast paths of Ollama: shortcuts for the most frequent messages and lines.
 
-Each duplicates rules of another module, for speed only; everything else takes the plain path.
+Each duplicates rules of another module, for speed only; all other input takes the general path.
 
 - `FastOllamaHistoryEncoder` duplicates the encoding of texts, calls and text results in `history`.
 - `FastOllamaStreamDecoder` duplicates the decoding of lines in `stream_decoder`, once per token.
@@ -83,7 +83,7 @@ class FastOllamaHistoryEncoder(OllamaHistoryEncoder):
 def _encode_calls(
     content: Sequence[ContentBlock], wire_ids: Mapping[str, str]
 ) -> _CallMessage | None:
-    """Encode at most one text with calls behind it; return None for all other blocks."""
+    """Encode at most one text followed by calls; return None for any other content."""
     text = ""
     calls: list[_Call] = []
     for block in content:
@@ -104,7 +104,7 @@ class _MessageDelta(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _Line(Struct, gc=False, forbid_unknown_fields=True):
-    """A line that adds text or thinking and nothing else: `message` of a chat, else a prompt's."""
+    """A line with only text or thinking: in `message` for a chat, else in `response`."""
 
     model: str
     created_at: str
@@ -121,10 +121,10 @@ class FastOllamaStreamDecoder(OllamaStreamDecoder):
     """Decodes lines that add text or thinking without building JSON objects."""
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        if not self._has_begun:
-            self._keep_head(chunk)
+        if not self._has_started:
+            self._store_head(chunk)
         for data in self._lines.feed(chunk):
-            # `_decode_line` skips what follows the end, and knows of a line that was not read.
+            # `_decode_line` handles lines after the end and after an unreadable line.
             if self._end is not None or self._unread_line is not None:
                 self._decode_line(data, events)
                 continue
@@ -133,7 +133,7 @@ class FastOllamaStreamDecoder(OllamaStreamDecoder):
             except (ValueError, RecursionError):
                 self._decode_line(data, events)
                 continue
-            if not self._has_begun:
+            if not self._has_started:
                 kind = "response" if line.message is None else "message"
                 first = {"model": line.model, "created_at": line.created_at, kind: None}
                 self._begin_response(line.model, events, first)

@@ -1,7 +1,7 @@
-"""History of an Ollama request, encoded: each canonical message becomes one wire message.
+"""Encoding of the history of an Ollama request: each canonical message becomes one wire message.
 
-A request that came as a prompt goes back as one while it is one prompt; once the model has
-responded, it becomes a chat.
+A request that a client sent to `/api/generate` is encoded for that path as long as it has a single
+prompt; with a response in the history it is encoded for `/api/chat`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ from metis.wire.original_form import EMPTY, original_form_of
 
 _PROMPT_KEYS = ("prompt", "system", "images")
 _PROMPT_OPTIONS = ("context", "height", "raw", "steps", "suffix", "template", "width")
-"""Options that a chat does not have."""
+"""Options of `/api/generate` that `/api/chat` does not have."""
 _MAX_PROMPT_MESSAGES = 2
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 
@@ -47,7 +47,7 @@ _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 def route(
     history: HistoryEncoder, tools: Sequence[ToolDefinition], options: AdapterOptions
 ) -> Route:
-    """Return the path of a request; a prompt that has become a chat loses some options."""
+    """Return the path of a request; for `/api/chat`, also the prompt options that are lost."""
     native = options.native.get(PROTOCOL, {})
     if "prompt" not in native:
         return Route(CHAT_PATH)
@@ -65,13 +65,13 @@ class OllamaHistoryEncoder(HistoryEncoder):
         super().__init__("messages", write_json)
         self._first_messages: list[Message] = []
         self._calls: dict[str, tuple[int, str]] = {}
-        """The position and the tool name of each call."""
+        """The position and the tool name of each call, by tool_use_id."""
 
     def is_prompt(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bool:
-        """Return whether a request came as a prompt and can still be one."""
+        """Whether a client sent a prompt that can still be encoded for `/api/generate`."""
         if "prompt" not in options.native.get(PROTOCOL, {}) or tools:
             return False
-        # One text and images, after at most one system text, are all that a prompt can hold.
+        # `/api/generate` accepts at most one system text, one prompt text and images.
         match [(message.role, message.content) for message in self._first_messages]:
             case [(Role.SYSTEM, (TextBlock(),)), (Role.USER, prompt)] | [(Role.USER, prompt)]:
                 return _is_text_and_images(prompt)
@@ -90,8 +90,10 @@ class OllamaHistoryEncoder(HistoryEncoder):
         self._wire_ids.update(ids)
         if len(self._first_messages) <= _MAX_PROMPT_MESSAGES:
             # A new list: copies of this encoder share the old one.
-            new = messages[: _MAX_PROMPT_MESSAGES + 1]
-            self._first_messages = [*self._first_messages, *new]
+            self._first_messages = [
+                *self._first_messages,
+                *messages[: _MAX_PROMPT_MESSAGES + 1],
+            ]
         encoded: list[Any] = []
         results: list[Message] = []
         for message in messages:
@@ -127,8 +129,8 @@ class OllamaHistoryEncoder(HistoryEncoder):
 
     def _encode_results(self, messages: list[Message]) -> list[Any]:
         """Encode the results of one response, in the order of its calls."""
-        # Without ids the server pairs results and calls by order. A client's own order is kept
-        # where it gave ids.
+        # Without ids the server matches results with calls by order. The order of a client that
+        # sent ids is not changed.
         if len(messages) > 1:
             positions = [*map(self._call_position, messages)]
             if positions != sorted(positions) and not any(map(_has_fixed_position, messages)):
@@ -149,12 +151,12 @@ class OllamaHistoryEncoder(HistoryEncoder):
         if result is None:
             return ChatMessage(role="tool", content=join_paragraphs(message.content))
         form = original_form_of(message, PROTOCOL)
-        if form.get("is_spelled"):
+        if form.get("is_spelled"):  # the client's keys differ from those that we would write
             keys: Mapping[str, str] = form.get("result") or {}
         else:
             _, name = self._calls.get(result.tool_use_id, (0, ""))
             keys = result_keys(self._wire_ids.get(result.tool_use_id, ""), name)
-        # Ollama has no flag for the result of a failed call: its text is marked (T26).
+        # Ollama has no flag for a failed call, so that its text gets a prefix (T26).
         content = with_error_prefix(result.content) if result.is_error else result.content
         return ChatMessage(
             role="tool",
@@ -171,7 +173,7 @@ def _is_text_and_images(content: Sequence[ContentBlock]) -> bool:
 
 
 def _has_fixed_position(message: Message) -> bool:
-    """Return whether a client chose the position of a result, because it has an id."""
+    """Whether a client sent a result with an id out of the order of the calls."""
     return bool(original_form_of(message, PROTOCOL).get("is_placed"))
 
 
@@ -207,6 +209,6 @@ def _encode_prompt(body: Wire, messages: Sequence[Message]) -> Wire:
 
 
 def _set_unless_equal(body: Wire, key: str, value: Any) -> None:
-    """Set a key, unless it means the same already: no value, null and empty are equal."""
+    """Set a key unless it has an equal value; a missing key, null and an empty value are equal."""
     if (body.get(key) or type(value)()) != value:
         body[key] = value

@@ -1,8 +1,8 @@
 """Options and tools of an Ollama request, with reasoning and the output format.
 
-Native options are keys of the request under their names, and keys nested under `options` as
-`options.seed`, so that each can be reported as lost by itself. A key of a request that looks like a
-nested one, or like a prompt in a chat, is stored with a dot before it.
+Native options are stored flat: keys of the request under their names, keys nested under `options`
+with a prefix, such as `options.seed`, so that each can be reported as a separate loss. A top-level
+key that looks like a nested one, or like the prompt of a completion, is stored with a leading dot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,11 +45,11 @@ _NESTED_KEYS: Mapping[str, str] = {
     "max_output_tokens": "num_predict",
     "stop_sequences": "stop",
 }
-"""The name of each shared option that is nested, and its key."""
+"""The keys under `options`, by the name of the shared option."""
 _OPTION_OF_KEY = {key: name for name, key in _NESTED_KEYS.items()}
 
 SHARED_KEYS = frozenset({"model", "stream", "tools", _NESTED, "prompt", "system", "images"})
-"""The native keys that the shared options, the tools and the messages stand for."""
+"""The native keys that shared options, tools and messages determine."""
 
 
 def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
@@ -69,7 +69,7 @@ def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, _form: ReasoningF
 
 
 REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
-"""How a request controls reasoning: on or off, and for some models an effort."""
+"""Reasoning is on or off in Ollama; some models also accept an effort."""
 
 
 def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
@@ -88,7 +88,7 @@ def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: Sch
 
 
 OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format)
-"""How a request asks for JSON output."""
+"""The output format is `json` or a JSON Schema in Ollama."""
 
 
 def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
@@ -109,7 +109,7 @@ def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
                 shared[_OPTION_OF_KEY[key]] = option
     return AdapterOptions(
         model=maybe_text(wire.get("model")),
-        # Unlike the other protocols, Ollama streams unless the request says otherwise.
+        # Unlike the other protocols, Ollama streams by default.
         stream=wire.get("stream") is not False,
         reasoning=REASONING.decode(wire).reasoning,
         output=OUTPUT_FORMAT.decode(wire).output,
@@ -119,7 +119,7 @@ def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """Encode the options as keys of a request; native keys stay while they mean the same."""
+    """Encode options as keys of a request; native keys with the same meaning remain unchanged."""
     native = options.native.get(PROTOCOL)
     wire, nested = _split_nested(native or {})
     for name, key in _NESTED_KEYS.items():
@@ -140,7 +140,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
 
 
 def _split_nested(native: Mapping[str, Any]) -> tuple[Wire, Wire]:
-    """Return the keys of a request, and those nested in it."""
+    """Split native options into the keys of a request and the keys nested under `options`."""
     wire: Wire = {}
     nested: Wire = dict(maybe_object(native.get(_NESTED)))
     for key, value in native.items():
@@ -156,12 +156,12 @@ def _escape(key: str) -> str:
 
 
 def _decode_nested(key: str, value: Any) -> Any:
-    """Return the shared option for a nested key; None if there is none."""
+    """Return the shared option for a nested key; None if it is not one, or not valid as one."""
     match key:
         case "temperature" | "top_p":
             return value if type(value) in (int, float) else None
         case "top_k" | "num_predict":
-            # Negative counts mean something to Ollama only: -1 no limit, -2 fill the context.
+            # Negative counts have a meaning only for Ollama: -1 no limit, -2 fill the context.
             return maybe_count(value)
         case "stop":
             stops = maybe_list(value)

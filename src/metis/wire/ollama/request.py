@@ -1,7 +1,8 @@
-"""Requests of Ollama, decoded: a chat, or a prompt to complete.
+"""Decoding of Ollama requests: a chat (`/api/chat`) or a prompt to complete (`/api/generate`).
 
-Each wire message is one canonical message. A message of the usual form is exact without a check;
-any other is stored as it was received. A prompt with its system text becomes one or two messages.
+Each wire message becomes one canonical message. A message of the usual form, which `ChatMessage`
+describes, needs no original form; of any other message the whole JSON is stored. A prompt becomes a
+user message, after a system message if the request has a system text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,14 +61,14 @@ _ROLES = {
 }
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 _MAPPED_KEYS = frozenset(ChatMessage.__struct_fields__)
-"""Keys of a wire message that its blocks stand for, whatever their form."""
+"""The keys of a wire message whose values become blocks."""
 _new_metadata = raw_constructor(MessageMetadata)
 _new_text = raw_constructor(TextBlock)
 _new_result = raw_constructor(ToolResultBlock)
 
 
 class _ChatRequest(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """A request whose messages all have the usual form; its other keys are options."""
+    """A request in which all messages have the usual form; its other keys are options."""
 
     messages: list[ChatMessage]
     model: Any = UNSET
@@ -94,8 +95,8 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
         chat = _read_chat(body)
     except (ValueError, RecursionError):
         return _decode_any_request(body, context)
-    stated = ((name, getattr(chat, name)) for name in _OPTION_KEYS)
-    wire: Wire = {name: value for name, value in stated if value is not UNSET}
+    options = ((name, getattr(chat, name)) for name in _OPTION_KEYS)
+    wire: Wire = {name: value for name, value in options if value is not UNSET}
     messages = _decode_messages(chat.messages, context)
     return CanonicalRequest(messages, decode_functions(wire.get("tools")), decode_options(wire))
 
@@ -108,7 +109,7 @@ def _decode_any_request(body: bytes, context: RequestContext) -> CanonicalReques
     elif "prompt" in wire:
         messages = _prompt_messages(wire)
     else:
-        raise DecodeError("a request has a list of messages, or a prompt", path="$.messages")
+        raise DecodeError("a request needs a list of messages or a prompt", path="$.messages")
     return CanonicalRequest(
         _decode_messages(messages, context),
         decode_functions(wire.get("tools")),
@@ -117,7 +118,7 @@ def _decode_any_request(body: bytes, context: RequestContext) -> CanonicalReques
 
 
 def _prompt_messages(wire: Wire) -> list[ChatMessage]:
-    """Return the messages that mean the same as a prompt."""
+    """Return the wire messages that are equivalent to a prompt."""
     system, prompt = (_text_at(wire, key, "$") for key in ("system", "prompt"))
     images = _images_at(wire, "$")
     user = ChatMessage(role="user", content=prompt, images=images or UNSET)
@@ -135,7 +136,7 @@ def _images_at(wire: Wire, path: str) -> list[str]:
     value = wire.get("images")
     images = [] if value is None else list_at(value, f"{path}.images")
     if not all(isinstance(image, str) for image in images):
-        raise DecodeError("an image is a string of base64", path=f"{path}.images")
+        raise DecodeError("an image must be a base64 string", path=f"{path}.images")
     return images
 
 
@@ -174,7 +175,7 @@ class _HistoryDecoder(RequestDraft):
         self._add_draft(role, content, form)
 
     def _add_usual(self, wire: ChatMessage) -> bool:
-        """Decode a message of the usual form; return false for all others."""
+        """Decode a message of the usual form; return False if it has another form."""
         if wire.role == "tool":
             if not (wire.images is wire.thinking is wire.tool_calls is UNSET):
                 return False
@@ -195,12 +196,12 @@ class _HistoryDecoder(RequestDraft):
             return False
         content: Content = (_new_text(wire.content),) if wire.content else ()
         if wire.images is not UNSET:
-            # Not exact: images of a system message, and data URLs, whose prefix is removed.
+            # Encoding would not reproduce images of a system message or the prefix of data URLs.
             if role is _SYSTEM or any(image.startswith("data:") for image in wire.images):
                 return False
             content = (*content, *map(decode_image, wire.images))
         elif not content and role is _USER:
-            # A canonical message has at least one block (M-123): no content is an empty text.
+            # A canonical message needs a block (M-123), so that empty content is an empty text.
             content = (_new_text(""),)
         self._last_role = role
         self._drafts.append((role, content, self._bare_metadata))
@@ -215,10 +216,10 @@ class _HistoryDecoder(RequestDraft):
         return True
 
     def _enter(self, role: Role) -> None:
-        """Go on to a message with this role."""
+        """Record the role of the next message; a new turn ends the wait for results without ids."""
         is_new_turn = self._last_role is not _ASSISTANT and self._last_role is not _TOOL
         if role is _ASSISTANT and is_new_turn:
-            # The user has spoken since: a result without an id belongs to the calls that follow.
+            # After a user message, a result without an id belongs to the calls of the new turn.
             self._calls.drop_without_id()
         self._last_role = role
 
@@ -241,7 +242,7 @@ class _HistoryDecoder(RequestDraft):
         if call.wire_id != wire_id or call.name != name:
             form = {"result": result_keys(wire_id, name), "is_spelled": True}
         if not is_oldest:
-            # The order of results is the client's choice, and goes back as it came.
+            # The order of results differs from that of the calls; it must not be changed.
             form["is_placed"] = True
         return (_new_result(call.tool_use_id, inner),), form
 
@@ -252,7 +253,7 @@ class _HistoryDecoder(RequestDraft):
         text, images = _text_at(wire, "content", path), _images_at(wire, path)
         texts: Content = (TextBlock(text),) if text else ()
         if role is _SYSTEM:
-            # A canonical system message holds no images: they go back only to Ollama.
+            # Canonical system messages have no images: as an opaque block only Ollama gets them.
             opaque = OpaqueBlock(PROTOCOL, Raw(write_json(images)), "images")
             return (*texts, opaque) if images else texts, {}
         content: Content = (*texts, *map(decode_image, images))
@@ -263,7 +264,7 @@ class _HistoryDecoder(RequestDraft):
 
 
 def _begin(_draft: _HistoryDecoder, _wire: Wire) -> None:
-    """Do nothing: the messages are all that a history has."""
+    """Do nothing: chat requests have no content outside of the message list."""
 
 
 def _add(draft: _HistoryDecoder, data: bytes, index: int) -> None:
@@ -271,9 +272,10 @@ def _add(draft: _HistoryDecoder, data: bytes, index: int) -> None:
 
 
 def _end(wire: Wire, _: RequestContext) -> tuple[tuple[ToolDefinition, ...], AdapterOptions]:
-    # A request with other keys is decoded as JSON, and so are then all of its messages.
+    # `decode_request` decodes all messages of such a request by the general path. The error makes
+    # the reader of these steps do the same.
     if not wire.keys() <= set(_OPTION_KEYS):
-        raise DecodeError("a request with unusual keys")
+        raise DecodeError("the request has keys besides those of a chat request")
     return decode_functions(wire.get("tools")), decode_options(wire)
 
 
@@ -302,7 +304,7 @@ def decode_any_assistant(wire: Wire, calls: PendingCalls, issuer: str, path: str
 def decode_response_message(
     wire: Wire, calls: PendingCalls, issuer: str
 ) -> tuple[Content, OriginalForm]:
-    """Decode the message of a response to its blocks and their original form."""
+    """Decode the message of a response into its blocks and their original form."""
     try:
         message = msgspec.convert(wire, ChatMessage)
     except (ValueError, RecursionError):
@@ -317,7 +319,7 @@ def decode_response_message(
 
 
 def _wire_ids(content: Content, wire: Wire) -> dict[str, str]:
-    """Return the server's ids of the calls in a message of any form."""
+    """Return the wire ids of the calls in a message of any form, by tool_use_id."""
     calls = maybe_list(wire.get("tool_calls"))
     blocks = content[len(content) - len(calls) :] if len(content) >= len(calls) else ()
     return {
@@ -328,13 +330,13 @@ def _wire_ids(content: Content, wire: Wire) -> dict[str, str]:
 
 
 def result_keys(wire_id: str, name: str) -> Wire:
-    """Return the keys by which a result names its call: by id, by tool, by both, or not at all."""
+    """Return the keys by which a result refers to its call; an empty id or name is left out."""
     keys: Wire = {"tool_call_id": wire_id} if wire_id else {}
     return {**keys, "tool_name": name} if name else keys
 
 
 def original_message(message: Message) -> Wire | None:
-    """Return a wire message as it was received; None if its content has changed since."""
+    """Return the stored JSON of a wire message; None if there is none or the content changed."""
     original: Mapping[str, Any] = original_form_of(message, PROTOCOL).get("whole") or {}
     if original and original["digest"] == message.content_digest():
         return original["wire"]
@@ -342,7 +344,7 @@ def original_message(message: Message) -> Wire | None:
 
 
 def unmapped_keys(message: Message) -> Iterator[str]:
-    """Yield the paths of keys that only this protocol has, and that others will not receive."""
+    """Yield the paths of keys that other protocols have no field for."""
     for key, value in (original_message(message) or {}).items():
         if key not in _MAPPED_KEYS and is_meaningful(key, value):
             yield f"$.{key}"

@@ -1,6 +1,7 @@
 """Responses and errors of Ollama, both directions.
 
-A response is a message of a chat, or the completion of a prompt; an error is a sentence.
+A response contains the message of a chat or the completion of a prompt; an error body contains only
+a text.
 """
 
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ from metis.wire.response import model_name, new_usage, read_response, response_m
 from metis.wire.tool_ids import derived_id
 
 WIRE_ID_PREFIX = "call_"
-"""The first characters of a call id that is derived from ours."""
+"""The prefix of wire ids that are derived from tool_use_ids."""
 _STOP_REASONS = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
 _STATUS_OF: Mapping[type[ProviderError], int] = {
     RateLimitError: 429,
@@ -69,12 +70,12 @@ _COMPLETION_KEYS = ("response", "thinking", "image")
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
-    """Decode a response body; an error body raises the error that it stands for."""
+    """Decode a response body; an error body is raised as a ProviderError."""
     wire = read_response(body, context, "error")
     if has_failed(context) or "error" in wire:
         raise decode_error(wire, context.status, context.provider or PROTOCOL)
     if "message" not in wire and "response" not in wire:
-        raise DecodeError("a response has a message, or a completion", path="$.message")
+        raise DecodeError("a response needs a `message` or a `response`", path="$.message")
     return decode_body(wire, context, message_id=new_ulid())
 
 
@@ -108,7 +109,7 @@ def decode_body(
 
 
 def call_scope(context: RequestContext, message_id: str) -> str:
-    """Return the scope of call ids: the next response may use the same ones again (T09)."""
+    """Return the scope of call ids: later responses may repeat the same wire ids (T09)."""
     return f"{context.session_id}\0{message_id}"
 
 
@@ -119,7 +120,7 @@ def _decode_completion(wire: Wire, issuer: str) -> tuple[Content, OriginalForm]:
     blocks += (TextBlock(text),) if text else ()
     blocks += (decode_artifact(image),) if image else ()
     content = tuple(blocks)
-    # Encoding joins texts and leaves out empty keys, so the completion is compared.
+    # Encoding joins texts and omits empty keys. If the result differs, the JSON is stored.
     form: OriginalForm = {"is_completion": True}
     if _encode_completion(content) != completion:
         digest = content_digest(Role.ASSISTANT, content)
@@ -130,20 +131,20 @@ def _decode_completion(wire: Wire, issuer: str) -> tuple[Content, OriginalForm]:
 def _decode_stop_reason(wire: Wire, content: Content) -> StopReason:
     name = maybe_text(wire.get("done_reason")) or ""
     reason = _STOP_REASONS.get(name, StopReason.UNKNOWN)
-    # The server sends `stop` although tools were called: taken as the end of the turn, it would
-    # stop the tool loop (T163). Some servers send no reason at all (T131).
+    # Ollama sends `stop` for a response with tool calls, which would end the tool loop before the
+    # calls are run (T163). Some servers send no reason at all (T131).
     has_calls = any(type(block) is ToolUseBlock for block in content)
     return StopReason.TOOL_USE if has_calls and reason is not StopReason.MAX_TOKENS else reason
 
 
 def decode_usage(wire: Wire, context: RequestContext) -> Usage | None:
-    """Decode usage; None if absent, for unknown is not zero (T153)."""
+    """Decode the usage of a response; an absent usage is unknown, not zero (T153)."""
     prompt, output = wire.get("prompt_eval_count"), wire.get("eval_count")
     if prompt is None and output is None:
         return None
     duration_ns = maybe_count(wire.get("total_duration")) or 0
     return new_usage(
-        # The server does not count a prompt that it has in its cache, and leaves out zeros.
+        # Ollama omits the prompt count if the whole prompt is cached.
         input_tokens=maybe_count(prompt) or 0,
         output_tokens=maybe_count(output) or 0,
         latency_ms=context.latency_ms or duration_ns // _NS_PER_MS,
@@ -157,17 +158,17 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     is_foreign = "response" not in form
     reason = message.metadata.stop_reason
     if not is_foreign and reason is not _decode_stop_reason(envelope, message.content):
-        # A response that was cut off later must not state the end of a turn (T164).
+        # The stored envelope is outdated if the message was cancelled later (T164).
         envelope = {**envelope, "done_reason": encode_stop_reason(reason)}
     is_completion = context.path == GENERATE_PATH if is_foreign else form.get("is_completion")
     if is_completion:
         original: Mapping[str, Any] = form.get("completion") or {}
-        is_same = original and original["digest"] == message.content_digest()
-        completion = original["wire"] if is_same else _encode_completion(message.content)
+        is_unchanged = original and original["digest"] == message.content_digest()
+        completion = original["wire"] if is_unchanged else _encode_completion(message.content)
         return write_json({**envelope, **completion})
     wire_ids: dict[str, str] = {}
     if is_foreign:
-        # Like newer servers, with ids of calls.
+        # Newer versions of Ollama send call ids; clients of older ones ignore them.
         calls = (block for block in message.content if isinstance(block, ToolUseBlock))
         wire_ids = {call.id: derived_id(call.id, WIRE_ID_PREFIX) for call in calls}
     wire_ids |= form.get("ids") or {}
@@ -187,7 +188,7 @@ def _encode_completion(content: Content) -> Wire:
 
 
 def _new_envelope(message: Message, context: RequestContext) -> Wire:
-    """Return the keys around the message of a response that another protocol gave."""
+    """Return the keys of a response besides its message, for a message of another protocol."""
     metadata = message.metadata
     return {
         "model": model_name(context.model or metadata.model),
@@ -199,12 +200,12 @@ def _new_envelope(message: Message, context: RequestContext) -> Wire:
 
 
 def encode_stop_reason(reason: StopReason | None) -> str:
-    """Encode a stop reason, of which Ollama has two."""
+    """Encode a stop reason as `length` or `stop`, the only two of Ollama."""
     return "length" if reason is StopReason.MAX_TOKENS else "stop"
 
 
 def encode_usage(usage: Usage | None) -> Wire:
-    """Encode the counts and the duration of a response; unknown ones are left out."""
+    """Encode the token counts and the duration of a response; nothing if the usage is unknown."""
     if usage is None:
         return {}
     return {
@@ -215,7 +216,7 @@ def encode_usage(usage: Usage | None) -> Wire:
 
 
 def timestamp(created: Message | RequestContext) -> str:
-    """Return the time of creation as a server writes it."""
+    """Return the time of creation in the format of `created_at`."""
     return created.created_at.isoformat().replace("+00:00", "Z")
 
 
@@ -226,9 +227,9 @@ OVERFLOW = OverflowWording(
 
 
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
-    """Decode an error body; the text of the server is kept."""
+    """Decode an error body into an error with the server's text unchanged."""
     if status is not None and status < FIRST_ERROR_STATUS:
-        status = None  # the status of a success says nothing about an error inside it (T132)
+        status = None  # an error in the body of a 200 response has no error status (T132)
     error = wire.get("error")
     inner = maybe_object(error)
     text = maybe_text(error) or maybe_text(inner.get("message")) or write_json(wire).decode()

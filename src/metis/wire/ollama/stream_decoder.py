@@ -1,7 +1,7 @@
-"""Streams of Ollama, decoded: one JSON object a line becomes stream events.
+"""Stream decoder of Ollama: lines of JSON objects in, stream events out.
 
-The lines are folded into the body of a plain response, and the final message is decoded from that,
-so that a streamed and a plain response cannot differ.
+The lines are merged into the body of a plain response, from which the final message is decoded, so
+that a streamed and a plain response give the same message.
 """
 
 from typing import Any
@@ -37,16 +37,17 @@ from metis.wire.response import with_status
 from metis.wire.stream_decoder import BaseStreamDecoder
 
 _FIRST_KEYS = ("model", "created_at")
-_FOLDED_KEYS = frozenset({"message", "response", "thinking", "logprobs"})
+_DELTA_KEYS = frozenset({"message", "response", "thinking", "logprobs"})
+"""The keys of a line whose values are appended to those of earlier lines."""
 _STREAM_KEYS = frozenset({"message", "response", "done", "error"})
-"""Keys of which every line of a stream has at least one."""
+"""Every line of a stream has at least one of these keys."""
 _DeltaType = type[TextDelta] | type[ThinkingDelta]
 
 
 class OllamaStreamDecoder(BaseStreamDecoder):
-    """Decodes the stream of one response: feed it the bytes as they come, then finish."""
+    """Turns the bytes of one streamed response into events."""
 
-    # A plain response in place of a stream is decoded from the head, so it must fit into it.
+    # A server may answer with a plain response, which is decoded from the head and must fit.
     head_bytes = 1 << 18
 
     def __init__(self, context: RequestContext) -> None:
@@ -65,20 +66,20 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         self._open_kind: _DeltaType | None = None
         self._index = -1
         self._unread_line: str | None = None
-        """What is wrong with a line that came before the response."""
+        """The fault of an unreadable line before the start of the response."""
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        self._keep_head(chunk)
+        self._store_head(chunk)
         for line in self._lines.feed(chunk):
             self._decode_line(line, events)
 
-    def _decode_rest(self, events: list[StreamEvent]) -> None:
+    def _decode_remaining(self, events: list[StreamEvent]) -> None:
         for line in self._lines.finish():
             self._decode_line(line, events)
 
     def _end_early(self, events: list[StreamEvent]) -> None:
-        if not self._has_begun and self._head.strip():
-            # The body of an error, or a plain response, may be JSON of several lines.
+        if not self._has_started and self._head.strip():
+            # An error body or a plain response may be JSON of several lines.
             wire = read_error(self._head, "error")
             if has_failed(self._context) or "message" in wire or "response" in wire:
                 self._decode_object(wire, events)
@@ -100,10 +101,10 @@ class OllamaStreamDecoder(BaseStreamDecoder):
             if wire:
                 self._decode_object(wire, events)
             return
-        # Before the response began, the line may be a part of another body: see `_end_early`. A
-        # line of a stream that follows shows that it was none, and that a part is missing.
+        # Before the start the line may be part of a JSON body of several lines: see `_end_early`.
+        # If a line of a stream follows, the unreadable line was a damaged line of the stream.
         self._unread_line = fault
-        if self._has_begun or not _STREAM_KEYS.isdisjoint(wire):
+        if self._has_started or not _STREAM_KEYS.isdisjoint(wire):
             text = f"a line of the stream is not JSON: {fault}"
             self._fail(NetworkError(text, provider=self._provider), events)
 
@@ -111,7 +112,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         if "error" in wire or has_failed(self._context):
             self._fail(decode_error(wire, self._context.status, self._provider), events)
             return
-        if not self._has_begun:
+        if not self._has_started:
             first = {key: value for key, value in wire.items() if key in _FIRST_KEYS}
             kind = "message" if "message" in wire else "response"
             self._begin_response(maybe_text(wire.get("model")), events, {**first, kind: None})
@@ -121,7 +122,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
             self._is_completion = self._is_completion or "response" in wire
             self._add_texts(wire.get("thinking"), wire.get("response"), events)
         self._logprobs += maybe_list(wire.get("logprobs"))
-        self._body |= {key: value for key, value in wire.items() if key not in _FOLDED_KEYS}
+        self._body |= {key: value for key, value in wire.items() if key not in _DELTA_KEYS}
         if wire.get("done") is True:
             self._complete(events)
 
@@ -154,7 +155,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         events.append(ThinkingDelta(self._message_id, self._index, thinking))
 
     def _open_block(self, kind: _DeltaType | None) -> None:
-        """Go on to a new block, unless the open one consists of the same deltas."""
+        """Start a new block, unless the open block has the same kind of deltas."""
         if kind is None or self._open_kind is not kind:
             if kind is not None:
                 self._meter.add_block()
@@ -162,7 +163,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
             self._index += 1
 
     def _report_call(self, wire: Any, events: list[StreamEvent]) -> None:
-        """Report a call, which always comes in one piece."""
+        """Append the events of a call, which Ollama sends complete in one line."""
         block = decode_any_call(wire, self._pending_calls)
         self._open_block(None)
         message_id, index = self._message_id, self._index
@@ -179,7 +180,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
     def _begin_response(
         self, model: str | None, events: list[StreamEvent], original_form: Wire | None = None
     ) -> None:
-        if not self._has_begun:
+        if not self._has_started:
             self._body["model"] = model
             model_id = self._context.model or f"{self._provider}:{model or 'unknown'}"
             self._begin(events, model_id, protocol=PROTOCOL, original_form=original_form)
@@ -187,7 +188,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
     def _complete(self, events: list[StreamEvent]) -> None:
         self._add_usage(decode_usage(self._body, self._context), events)
         message = self._build_message(MessageStatus.COMPLETE)
-        # The image of a completion is one of its last keys.
+        # Ollama sends the image of a completion with the last line.
         for block in message.content if self._is_completion else ():
             if isinstance(block, ArtifactBlock):
                 self._open_block(None)
@@ -203,9 +204,8 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         return with_status(message, MessageStatus.ERROR, StopReason.ERROR)
 
     def _build_message(self, status: MessageStatus) -> Message:
-        """Decode the body that a plain response would have."""
         text, thinking = "".join(self._texts), "".join(self._thinking)
-        # The model is unknown in a stream that began with an error.
+        # The model is None if the first line of the stream is an error.
         body = {key: value for key, value in self._body.items() if value is not None}
         if self._logprobs:
             body["logprobs"] = self._logprobs

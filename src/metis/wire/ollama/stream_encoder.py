@@ -1,4 +1,4 @@
-"""Streams of Ollama, encoded: stream events become one JSON object a line."""
+"""Stream encoder of Ollama: stream events in, lines of JSON objects out."""
 
 from metis.canonical.blocks import ArtifactBlock
 from metis.canonical.errors import ProviderError
@@ -26,7 +26,7 @@ from metis.wire.stream_encoder import BaseStreamEncoder
 
 
 class OllamaStreamEncoder(BaseStreamEncoder):
-    """Encodes the stream of one response: encode each event, then finish."""
+    """Turns the events of one response into the bytes of a stream."""
 
     protocol = PROTOCOL
     wire_id_prefix = WIRE_ID_PREFIX
@@ -38,7 +38,7 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         self._is_completion = context.path == GENERATE_PATH
         self._before_delta = b""
         self._calls: dict[str, Wire] = {}
-        """The calls of which no end has come yet, as far as they are clear at their start."""
+        """The wire form of calls whose end event has not been encoded, without arguments."""
         self._written_calls = 0
         self._written_images = 0
         self._has_thinking = self._has_text = self._follows_text = False
@@ -54,9 +54,9 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         }
         if original is not None:
             envelope = {key: value for key, value in original.items() if value is not None}
-        # Deltas differ in one value: the bytes before it are written once per stream.
-        before = write_json({**envelope, "done": False})[:-1]
-        self._before_delta = before + b","
+        # The lines of a stream differ only in the delta, so that the bytes before it are encoded
+        # once per stream.
+        self._before_delta = write_json({**envelope, "done": False})[:-1] + b","
         return b""
 
     def _text(self, event: TextDelta) -> bytes:
@@ -76,7 +76,7 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         return self._line(self._delta("", {"thinking": event.text}))
 
     def _delta(self, text: str, keys: Wire | None = None) -> Wire:
-        """Return what a line adds, with the keys of a chat or of a completion."""
+        """Return the delta of a line, with the keys of a chat or of a completion."""
         message: Wire = {"role": "assistant", "content": text}
         if self._is_completion:
             message = {"response": text}
@@ -93,14 +93,14 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         if original is not None:
             self._calls[event.tool_use_id] = dict(original)
             return b""
-        # Only newer servers give ids; clients of older ones ignore the key.
+        # Only newer servers send ids; clients of older ones ignore the key.
         wire_id = event.provider_id if self._is_native else self._wire_id(event)
         call: Wire = {"id": wire_id} if wire_id else {}
         self._calls[event.tool_use_id] = {**call, "function": {"name": event.tool_name}}
         return b""
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
-        """Encode a call in one piece; a completion has no key for it."""
+        """Encode a complete call; a completion has no key for calls, so that there it is lost."""
         call = self._calls.pop(event.tool_use_id, {})
         if self._is_completion:
             self._lose(event.message_id, event.content_block_index)
@@ -113,7 +113,7 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         return self._line(self._delta("", {"tool_calls": [call]}))
 
     def _block(self, event: BlockAdded) -> bytes:
-        """Encode an image in its place; a completion has one, among its last keys."""
+        """Encode an image of a chat; that of a completion is part of the last line."""
         block = event.block
         if type(block) is not ArtifactBlock or self._is_completion:
             return b""
@@ -155,7 +155,7 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         return write_json(last) + b"\n"
 
     def _is_written(self, key: str) -> bool:
-        """Whether deltas have said all of a key of the message."""
+        """Whether earlier lines contain the whole value of a key of the message."""
         if key in ("content", "response"):
             return self._has_text
         return key in ("images", "tool_calls") or (key == "thinking" and self._has_thinking)

@@ -1,11 +1,12 @@
 """Assistant messages of Chat Completions: thinking, text, media and tool calls.
 
-The protocol spreads over several keys what is one list of blocks in the canonical form. The
-order is always thinking, content, refusal, media, calls.
+One list of blocks in the canonical form is several keys in this protocol. The order of the blocks
+is always thinking, content, refusal, media, calls.
 
-Thinking has three names, two of which may carry the same text (T52): `reasoning_content`
-(DeepSeek) and `reasoning` (vLLM) hold text; `reasoning_details` is OpenRouter's list of typed
-parts, some of them signed or encrypted, which must come back as it was (T55).
+Hosts use three keys for thinking, and may send the same text under two of them (T52):
+`reasoning_content` (DeepSeek) and `reasoning` (vLLM) contain text; `reasoning_details` is
+OpenRouter's list of typed parts, some of them signed or encrypted, which must be sent back
+unchanged (T55).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -51,16 +52,16 @@ DETAILS_KEY = "reasoning_details"
 AnyThinking = ThinkingBlock | RedactedThinkingBlock
 
 EXTRA_KEY = "extra_content"
-"""The key under which Google's host has what is no part of the protocol."""
+"""The key of Google's OpenAI-compatible host for values outside of the protocol."""
 
 _ANY_AUDIO = "audio/*"
 _CALL = "tool_call"
 
 
 def decode_thinking(wire: Wire, issuer: str) -> tuple[list[AnyThinking], dict[str, Any]]:
-    """Decode the thinking of a message; also return the keys that carried it.
+    """Decode the thinking of a message into blocks and the keys that contained it.
 
-    The value of a key is true if it is the text of the blocks, else what the key held.
+    The value of a key is True if it contained the text of the blocks, else its JSON value.
     """
     keys: dict[str, Any] = {}
     details = maybe_list(wire.get(DETAILS_KEY))
@@ -78,7 +79,7 @@ def decode_thinking(wire: Wire, issuer: str) -> tuple[list[AnyThinking], dict[st
 
 
 def decode_reasoning_details(details: Sequence[Any], issuer: str) -> list[AnyThinking]:
-    """Decode OpenRouter's typed parts of thinking; parts of unknown form are left out."""
+    """Decode OpenRouter's typed parts of thinking; parts of unknown types are left out."""
     blocks = (_decode_detail(maybe_object(detail), issuer) for detail in details)
     return [block for block in blocks if block is not None]
 
@@ -95,10 +96,10 @@ def _decode_detail(wire: Wire, issuer: str) -> AnyThinking | None:
 
 
 def encode_thinking(content: Sequence[ContentBlock], keys: Mapping[str, Any]) -> Wire:
-    """Encode thinking under the keys that it came with; of typed parts those that are left.
+    """Encode thinking under its original keys, with the typed parts whose blocks still exist.
 
-    Gemini behind OpenRouter answers 400 unless every detail comes back that it sealed (T55), so
-    that only a caller who removes one of them leaves it out.
+    Gemini behind OpenRouter answers 400 if a sealed part is missing (T55), so that a part is left
+    out only if the caller has removed its block.
     """
     blocks = [block for block in content if isinstance(block, AnyThinking)]
     if not keys or not blocks:
@@ -107,7 +108,7 @@ def encode_thinking(content: Sequence[ContentBlock], keys: Mapping[str, Any]) ->
     wire: Wire = {key: text if value is True else value for key, value in keys.items()}
     details: Sequence[Any] = keys.get(DETAILS_KEY) or ()
     present = {*map(_sealed_part, blocks)}
-    remaining = [detail for detail in details if _is_left(detail, present)]
+    remaining = [detail for detail in details if _is_present(detail, present)]
     if len(remaining) < len(details):
         wire = {key: text for key, value in keys.items() if value is True}
         if remaining:
@@ -115,8 +116,8 @@ def encode_thinking(content: Sequence[ContentBlock], keys: Mapping[str, Any]) ->
     return wire
 
 
-def _is_left(detail: Any, present: Collection[tuple[str, str | None]]) -> bool:
-    """Whether the block of a typed part is still there; parts of unknown form have none."""
+def _is_present(detail: Any, present: Collection[tuple[str, str | None]]) -> bool:
+    """Whether the block of a typed part still exists; parts of unknown types have no block."""
     block = _decode_detail(maybe_object(detail), "")
     return block is None or _sealed_part(block) in present
 
@@ -127,6 +128,7 @@ def thinking_text(blocks: Sequence[ContentBlock]) -> str:
 
 
 def _sealed_part(block: AnyThinking) -> tuple[str, str | None]:
+    """Return the text and signature, or the data, that identify a block of thinking."""
     if isinstance(block, ThinkingBlock):
         return block.text, block.signature
     return block.data, None
@@ -135,7 +137,7 @@ def _sealed_part(block: AnyThinking) -> tuple[str, str | None]:
 def decode_assistant(
     wire: Wire, ids: CallIds, issuer: str
 ) -> tuple[tuple[ContentBlock, ...], dict[str, Any]]:
-    """Decode an assistant message to its blocks and their original form."""
+    """Decode an assistant message into its blocks and their original form."""
     form: dict[str, Any] = {}
     thinking, form["thoughts"] = decode_thinking(wire, issuer)
     blocks: list[ContentBlock] = [*thinking, *_decode_content(wire, issuer, form)]
@@ -162,10 +164,10 @@ def _decode_content(wire: Wire, issuer: str, form: dict[str, Any]) -> list[Conte
 def decode_content_parts(
     parts: list[Any], issuer: str
 ) -> tuple[list[ContentBlock], dict[str, Wire]]:
-    """Decode the parts of an assistant's content to blocks and their original forms."""
+    """Decode the content parts of an assistant message into blocks and their original forms."""
     blocks, forms = decode_parts(parts, issuer)
     for index, block in enumerate(blocks):
-        # Canonical assistant messages hold no media of a user, so such a part stays opaque.
+        # Canonical assistant messages have no image or file input, so such a part is opaque.
         if not isinstance(block, TextBlock | AnyThinking | OpaqueBlock):
             blocks[index] = opaque_block(parts[index], block.type, issuer)
     return blocks, forms
@@ -175,7 +177,7 @@ def _with_citations(
     blocks: list[ContentBlock], wire: Wire, form: dict[str, Any]
 ) -> list[ContentBlock]:
     """Attach the annotations of the message to its first text."""
-    # Annotations have indexes into the content as one string, and name no part of it.
+    # The indexes of annotations refer to the whole content as one string, not to a part.
     notes = maybe_list(wire.get("annotations"))
     first = next((n for n, block in enumerate(blocks) if isinstance(block, TextBlock)), None)
     if not notes or first is None or not all(isinstance(note, dict) for note in notes):
@@ -201,7 +203,7 @@ def _decode_citation(wire: Wire) -> Citation:
 
 
 def _decode_media(wire: Wire, issuer: str, form: dict[str, Any]) -> list[ContentBlock]:
-    """Decode the audio and the images that the model made."""
+    """Decode the audio and the images that the model generated."""
     blocks: list[ContentBlock] = []
     for key in ("audio", "images"):
         artifacts = _artifacts(key, wire.get(key), issuer)
@@ -235,12 +237,12 @@ def _artifacts(key: str, value: Any, issuer: str) -> list[ArtifactBlock]:
 def _decode_calls(
     wire: Wire, ids: CallIds, issuer: str, form: dict[str, Any], seals: Collection[str | None]
 ) -> list[ContentBlock]:
-    """Decode calls, with the envelopes beside them that are not among `seals` already."""
+    """Decode calls and their envelopes, except envelopes that are already among `seals`."""
     blocks: list[ContentBlock] = []
     wire_ids: dict[str, str] = {}
     original_calls: dict[str, Wire] = {}
-    for each in maybe_list(wire.get("tool_calls")):
-        call, envelope = _opened_call(each)
+    for entry in maybe_list(wire.get("tool_calls")):
+        call, envelope = _split_envelope(entry)
         if envelope is not None and envelope not in seals:
             blocks.append(ThinkingBlock("", envelope, issuer=issuer))
         block, wire_id = decode_call(call, ids, issuer)
@@ -266,7 +268,7 @@ def encode_assistant(
 ) -> Wire:
     """Encode an assistant message: as part of a history, or as a response to a client.
 
-    A response shows the thinking of other providers as text, a history leaves it out.
+    A response contains the thinking of other providers as text, a history does not.
     """
     calls, legacy_call = _encode_calls(content, form, wire_id_of, is_response=is_response)
     is_foreign = is_response and not form
@@ -278,7 +280,7 @@ def encode_assistant(
     wire["content"] = (
         _joined_text(content) if is_foreign else _encode_content(content, form, refusal)
     )
-    # Hosts accept null only beside something else, such as calls (T85).
+    # Hosts accept null content only in a message with calls or other content (T85).
     if wire["content"] is None and not (calls or legacy_call or media or refusal):
         wire["content"] = ""
     if refusal is not None:
@@ -303,26 +305,28 @@ def encode_assistant(
 
 
 def _with_seals(calls: list[Any], content: Sequence[ContentBlock]) -> list[Any]:
-    """Return calls with the seals that belong to them where clients of Gemini look for them.
+    """Return calls with their seals under the key where clients of Gemini expect them.
 
-    Google's host of this protocol has the signature of a call beside its function, and clients of
-    it keep that key alone. Thinking with text has its seal among the typed parts only.
+    Google's host of this protocol sends the signature of a call next to its function, and its
+    clients return only that key. The seal of thinking with text is among the typed parts.
     """
-    places = [index for index, block in enumerate(content) if type(block) is ToolUseBlock]
-    if len(places) != len(calls):
+    indexes = [index for index, block in enumerate(content) if type(block) is ToolUseBlock]
+    if len(indexes) != len(calls):
         return calls
     sealed: list[Any] = []
-    for call, index in zip(calls, places, strict=True):
-        before = content[index - 1] if index else None
-        signature = before.signature if type(before) is ThinkingBlock and not before.text else None
+    for call, index in zip(calls, indexes, strict=True):
+        previous = content[index - 1] if index else None
+        signature = None
+        if type(previous) is ThinkingBlock and not previous.text:
+            signature = previous.signature
         if signature is not None and is_envelope(signature):
             call = {**call, EXTRA_KEY: {"google": {"thought_signature": signature}}}  # noqa: PLW2901
         sealed.append(call)
     return sealed
 
 
-def _opened_call(call: Any) -> tuple[Any, str | None]:
-    """Return a call without the envelope beside its function, and the envelope."""
+def _split_envelope(call: Any) -> tuple[Any, str | None]:
+    """Return a call without the envelope next to its function, and the envelope or None."""
     wire = maybe_object(call)
     google = maybe_object(maybe_object(wire.get(EXTRA_KEY)).get("google"))
     signature = maybe_text(google.get("thought_signature"))
@@ -332,7 +336,7 @@ def _opened_call(call: Any) -> tuple[Any, str | None]:
 
 
 def _sealed_details(content: Sequence[ContentBlock]) -> list[Wire]:
-    """Encode thinking whose seals a client holds for another provider; nothing if it has none."""
+    """Encode sealed thinking of another provider as typed parts; empty if nothing is sealed."""
     thinking = [block for block in content if isinstance(block, AnyThinking)]
     if not any(isinstance(block, RedactedThinkingBlock) or block.signature for block in thinking):
         return []
@@ -353,7 +357,7 @@ def _sealed_details(content: Sequence[ContentBlock]) -> list[Wire]:
 
 
 def _joined_text(content: Sequence[ContentBlock]) -> str | None:
-    """Join the texts of another provider's response: clients read one string, as in a stream."""
+    """Join the texts of another provider's response, because clients expect one string."""
     texts = [block.text for block in content if isinstance(block, TextBlock)]
     return "".join(texts) if texts else None
 
@@ -374,7 +378,7 @@ def _shifted(note: Mapping[str, Any], offset: int) -> Wire:
     indexes = {
         key: page[key] + offset
         for key in ("start_index", "end_index")
-        # Some servers write a text or nothing in place of a number.
+        # Some servers send a string or nothing instead of a number.
         if type(page.get(key)) is int
     }
     return {**note, "url_citation": {**page, **indexes}} if indexes else {**note}
@@ -397,7 +401,7 @@ def _encode_content(
         and not (isinstance(block, OpaqueBlock) and block.kind == _CALL)
     ]
     if not form.get("parts"):
-        # Thinking is a content part of Mistral only; elsewhere it has keys of its own (T54).
+        # Only Mistral has thinking as a content part; other hosts use separate keys (T54).
         blocks = [block for block in blocks if not isinstance(block, ThinkingBlock)]
         match blocks:
             case []:
@@ -416,7 +420,7 @@ def _encode_calls(
     *,
     is_response: bool,
 ) -> tuple[list[Any], Wire]:
-    """Encode `tool_calls`, and the key `function_call` of a message that came with one."""
+    """Encode the entries of `tool_calls`, and the deprecated key `function_call` if it was used."""
     legacy_calls: Mapping[str, Wire] = form.get("function_call") or {}
     calls: list[Any] = []
     legacy_key: Wire = {}
@@ -427,8 +431,8 @@ def _encode_calls(
             continue
         elif block.id in legacy_calls:
             legacy = legacy_calls[block.id]
-            is_same = is_same_call(block, {"function": legacy})
-            legacy_key["function_call"] = legacy if is_same else encode_function(block)
+            is_unchanged = is_same_call(block, {"function": legacy})
+            legacy_key["function_call"] = legacy if is_unchanged else encode_function(block)
         else:
             original = original_call(block, form, wire_id_of, is_response=is_response)
             calls.append(original or encode_call(block, wire_id_of))
@@ -438,9 +442,9 @@ def _encode_calls(
 def original_call(
     block: ToolUseBlock, form: Mapping[str, Any], wire_id_of: WireIdOf, *, is_response: bool = False
 ) -> Wire | None:
-    """Return a call as it was received; None if it was not stored, or the block has changed.
+    """Return the stored JSON of a call; None if there is none or the block has changed.
 
-    In a history it has an id, and none of the keys that its host had left empty.
+    In a history the call gets an id if it had none, and loses the empty keys of a response.
     """
     call = form.get("calls", EMPTY).get(block.id)
     if call is None or not is_same_call(block, call):
@@ -448,7 +452,7 @@ def original_call(
     if is_response:
         return call
     if not call.get("id"):
-        # Without an id no result could name the call.
+        # A result refers to its call by id.
         call = {**call, "id": wire_id_of(block.id)}
     if "response" in form:
         return {key: value for key, value in call.items() if not is_empty(value)}
@@ -459,7 +463,7 @@ def _encode_media(content: Sequence[ContentBlock], form: Mapping[str, Any]) -> W
     attached: Mapping[str, Any] = form.get("attached") or {}
     if not attached:
         return {}
-    # Media go back exactly as they came, or not at all.
+    # Media are sent back unchanged or not at all: the key has no form for edited media.
     artifacts = [block for block in content if isinstance(block, ArtifactBlock)]
     issuer = next((block.source.issuer for block in artifacts if block.source.issuer), PROTOCOL)
     return {

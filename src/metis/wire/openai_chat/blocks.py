@@ -1,7 +1,7 @@
 """Content parts, tool calls and cache marks of Chat Completions, to and from canonical blocks.
 
-A decoded part is *exact* if encoding it gives the JSON that was read. A part that is not exact
-is stored in its original form, and one without a canonical meaning becomes an opaque block.
+A decoded part is *exact* if encoding it gives the JSON that it was decoded from. The JSON of other
+parts is stored in the original form of the message; a part of unknown type becomes an opaque block.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,22 +45,22 @@ PROTOCOL = "openai_chat"
 """The name under which messages store their original form in this protocol."""
 
 _ANY_VIDEO = "video/*"
-"""The media type of a video that is only known by its URL."""
+"""The media type of a video behind a URL, whose real type is unknown."""
 WireIdOf = Callable[[str], str]
-"""Gives the provider's id of a call for our `tool_use_id`."""
+"""Returns the wire id for a tool_use_id."""
 ToolCall = tuple[str, Mapping[str, Any], InvalidInput | None]
-"""The name of a tool, the input, and what is invalid about the input."""
+"""The name of a tool, the input, and the invalid input if it could not be parsed."""
 
 _CACHE_KEY = "cache_control"
 
 read_json = msgspec.json.Decoder().decode
-# Sorted keys: a history gives the same bytes before and after it was stored. Otherwise the prompt
-# cache of every provider misses without an error (T176).
+# Keys are sorted, so that the bytes do not change when a history is stored and loaded. Otherwise
+# the prompt cache of the provider misses without an error (T176).
 write_json = msgspec.json.Encoder(order="deterministic").encode
 
 
 def is_empty(value: Any) -> bool:
-    """Return whether a value is null, an empty text or list, or an object of nothing else."""
+    """Whether a value is null, an empty string or list, or an object of such values and zeros."""
     if isinstance(value, dict):
         # Some hosts send an unused object with empty texts and zeros in place of null.
         return all(part == 0 or is_empty(part) for part in cast("Wire", value).values())
@@ -68,12 +68,12 @@ def is_empty(value: Any) -> bool:
 
 
 def opaque_block(wire: Any, kind: object = None, issuer: str = PROTOCOL) -> OpaqueBlock:
-    """Return a block that carries a part without a canonical meaning exactly as it was sent."""
+    """Return an opaque block with the JSON of a part that has no canonical meaning."""
     return OpaqueBlock(issuer, Raw(write_json(wire)), maybe_text(kind))
 
 
 def decode_part(wire: Any, issuer: str = PROTOCOL) -> ContentBlock:
-    """Decode a content part; `issuer` is the provider whose thinking and files it may hold."""
+    """Decode a content part; `issuer` is the provider that issued its thinking and file ids."""
     kind = maybe_object(wire).get("type")
     decode = _DECODERS.get(kind) if isinstance(kind, str) else None
     block = None if decode is None else decode(wire, issuer)
@@ -89,7 +89,7 @@ def encode_part(block: ContentBlock) -> Wire | Raw | None:
 def decode_parts(
     parts: Sequence[Any], issuer: str = PROTOCOL
 ) -> tuple[list[ContentBlock], dict[str, Any]]:
-    """Decode a list of parts; also return, by index, the parts that are not exact."""
+    """Decode a list of parts into blocks and, by index, the parts that are not exact."""
     blocks: list[ContentBlock] = []
     original_parts: dict[str, Any] = {}
     for index, part in enumerate(parts):
@@ -101,7 +101,7 @@ def decode_parts(
 
 
 def encode_parts(blocks: Sequence[ContentBlock], original_parts: Mapping[str, Any]) -> list[Any]:
-    """Encode blocks as parts; an original part is used while it decodes to the same block."""
+    """Encode blocks as parts; an original part is used if it still decodes to the same block."""
     if original_parts:
         originals = _OriginalParts(original_parts)
         parts = [originals.encode(block, index) for index, block in enumerate(blocks)]
@@ -111,7 +111,7 @@ def encode_parts(blocks: Sequence[ContentBlock], original_parts: Mapping[str, An
 
 
 _MAX_ISSUERS = 8
-"""For how many issuers the parts of a message are decoded; an attacker could name thousands."""
+"""For how many issuers the parts of a message are decoded; a hostile one may name thousands."""
 
 
 class _OriginalParts:
@@ -122,7 +122,7 @@ class _OriginalParts:
         self._by_block: dict[str, dict[ContentBlock, Any]] = {}
 
     def encode(self, block: ContentBlock, index: int) -> Any:
-        """Encode a block by the part stored at its index, or at another if blocks were removed."""
+        """Return the original part of a block, at its index or elsewhere; else encode the block."""
         bare, issuer = _without_citations(block), _issuer_of(block)
         # The index is tried first: two equal blocks may have had different parts.
         at_index = self._parts.get(str(index))
@@ -149,7 +149,7 @@ def _issuer_of(block: ContentBlock) -> str:
 
 
 def _without_citations(block: ContentBlock) -> ContentBlock:
-    """Return the block as its part alone describes it: annotations are a key of the message."""
+    """Return a block without citations, which are not in its part but in a key of the message."""
     if isinstance(block, TextBlock) and block.citations:
         return replace(block, citations=())
     return block
@@ -161,24 +161,24 @@ def _decode_text(wire: Wire, _: str) -> ContentBlock | None:
 
 
 def _decode_thinking(wire: Wire, issuer: str) -> ContentBlock | None:
-    # Mistral alone sends thinking as a content part, which holds a list of text chunks (T54).
+    # Only Mistral sends thinking as a content part, which contains a list of text chunks (T54).
     thinking = wire.get("thinking")
     if isinstance(thinking, str):
         return ThinkingBlock(thinking, issuer=issuer)
-    # Between them there may be references, which the original part has.
-    texts = [maybe_text(maybe_object(chunk).get("text")) for chunk in maybe_list(thinking)]
-    stated = [text for text in texts if text is not None]
-    return ThinkingBlock("".join(stated), issuer=issuer) if stated else None
+    # Other chunks, such as references, are only in the original part.
+    chunk_texts = [maybe_text(maybe_object(chunk).get("text")) for chunk in maybe_list(thinking)]
+    texts = [text for text in chunk_texts if text is not None]
+    return ThinkingBlock("".join(texts), issuer=issuer) if texts else None
 
 
 def _url_at(wire: Wire, key: str) -> str | None:
-    """Return the URL of a part: a string, or an object around it."""
+    """Return the URL of a part, which is a string or an object with the key `url`."""
     value = wire.get(key)
     return maybe_text(maybe_object(value).get("url") if isinstance(value, dict) else value)
 
 
 def _decode_source(url: str, media_type: str) -> tuple[MediaSource, str]:
-    """Return the source behind a URL and its type; `media_type` is that of a remote one."""
+    """Return the source for a URL or data URL, and its type; `media_type` is used for a URL."""
     inline = parse_data_url(url)
     if inline is None:
         return MediaSource("url", url), media_type
@@ -273,7 +273,7 @@ _ENCODERS: Mapping[type, Callable[[Any], Wire | Raw | None]] = {
 
 
 def decode_call(wire: Any, ids: CallIds, issuer: str) -> tuple[ContentBlock, str | None]:
-    """Decode one entry of `tool_calls`; also return the provider's id if it is a call."""
+    """Decode an entry of `tool_calls` into a block and its wire id; an opaque block has no id."""
     entry = maybe_object(wire)
     call = _read_call(entry)
     if call is None:
@@ -283,9 +283,9 @@ def decode_call(wire: Any, ids: CallIds, issuer: str) -> tuple[ContentBlock, str
 
 
 def decode_legacy_call(wire: Any, ids: CallIds) -> ToolUseBlock | None:
-    """Decode `function_call`, the one call of a message before `tool_calls` came.
+    """Decode `function_call`, OpenAI's deprecated form with one call per message; None if invalid.
 
-    It has no id: its result names the function.
+    It has no id: its result refers to it by the name of the function.
     """
     call = _read_function({"function": wire})
     return None if call is None else ToolUseBlock(ids.of_call(call[0], is_id=False), *call)
@@ -298,14 +298,14 @@ def encode_call(block: ToolUseBlock, wire_id_of: WireIdOf) -> Wire:
 
 def encode_function(block: ToolUseBlock) -> Wire:
     """Encode the name and the arguments of a call."""
-    # Arguments are a string here, so invalid ones go back as the model wrote them (T32).
+    # Arguments are a string in this protocol, so that invalid ones are sent back unchanged (T32).
     invalid = block.invalid
     arguments = write_json(block.input).decode() if invalid is None else invalid.raw
     return {"name": block.name, "arguments": arguments}
 
 
 def is_same_call(block: ToolUseBlock, wire: Wire) -> bool:
-    """Return whether an entry of `tool_calls` still decodes to the block."""
+    """Whether an entry of `tool_calls` still decodes to the block."""
     return _read_call(wire) == (block.name, block.input, block.invalid)
 
 
@@ -319,7 +319,7 @@ def _read_function(wire: Wire) -> ToolCall | None:
     if not isinstance(name, str) or not name:
         return None
     if isinstance(arguments, dict):
-        # Some vLLM and Ollama versions send the object where OpenAI has a string (T33).
+        # Some versions of vLLM and Ollama send an object instead of a JSON string (T33).
         return name, maybe_object(arguments), None
     if not isinstance(arguments, str | None):
         return None
@@ -335,7 +335,7 @@ def _read_custom(wire: Wire) -> ToolCall | None:
 
 
 _BESIDE_CONTENT = ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
-"""Blocks that are not in `content`, but in another key of the message."""
+"""The blocks that are encoded in other keys of the message than `content`."""
 
 
 def cache_hints(wire: Wire, content: Sequence[ContentBlock]) -> tuple[CacheHint, ...]:
@@ -355,13 +355,13 @@ def cache_hints(wire: Wire, content: Sequence[ContentBlock]) -> tuple[CacheHint,
 def with_cache_marks(
     wire: Wire, content: Sequence[ContentBlock], hints: Iterable[CacheHint]
 ) -> Wire:
-    """Return a message with marks where hints ask for them; marks of the client stay."""
+    """Return a message with a cache mark for each hint; a message with marks is not changed."""
     value = wire.get("content")
     parts: list[Any] = [{"type": "text", "text": value}] if isinstance(value, str) else []
     parts = parts or [*maybe_list(value)]
     if not parts or any(_CACHE_KEY in maybe_object(part) for part in parts):
         return wire
-    # A tool result may be several parts: a later one overwrites, so that the mark is on its last.
+    # A tool result may have several parts: the last one gets the mark.
     last_part = {
         index: number
         for number, index in zip(range(len(parts)), _block_indexes(content), strict=False)

@@ -1,6 +1,7 @@
-"""Folding of a stream: its chunks become the body that a plain response has.
+"""Folding of a stream: its chunks are merged into the body of a plain response.
 
-So a streamed response is decoded by the same code as a plain one, and the two cannot differ.
+A streamed response is then decoded by the code for plain responses, so that both give the same
+message.
 """
 
 import base64
@@ -23,13 +24,13 @@ _CALL_KEYS = frozenset({"id", "index", "function", "custom"})
 _PART_IDENTITY = ("type", "index", "id")
 _MAX_OPEN_DETAILS = 32
 _MAX_FAILED_PARSES = 64
-"""How often arguments are parsed to see whether they are complete; a server could end every piece
-with a brace."""
+"""How often the arguments of a call are parsed to check whether they are complete: a hostile server
+could end every piece with a brace, which would make parsing quadratic."""
 _CONCATENATED_KEYS = ("text", "summary", "data")
 
 
 class CallFold:
-    """One tool call whose fragments are coming in."""
+    """One tool call while its fragments are received."""
 
     def __init__(self, meter: StreamMeter) -> None:
         self._meter = meter
@@ -39,13 +40,13 @@ class CallFold:
         self.pieces: list[str] = []
         self.extra_keys: Wire = {}
         self._function_keys: Wire = {}
-        """What the function has beside its name and its arguments."""
+        """The keys of the function besides its name and arguments."""
         self.is_custom = self.is_legacy = False
         self._failed_parses = 0
         self._completeness: tuple[int, bool] = (0, False)
-        """Whether the arguments were complete, at that number of pieces."""
+        """The number of pieces at the last check, and whether the arguments were complete."""
         self.tool_use_id = ""
-        """Our id; empty until the call was reported."""
+        """The tool_use_id; empty until the start event of the call."""
         self.block_index = -1
 
     @property
@@ -55,21 +56,21 @@ class CallFold:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the arguments are a JSON object already."""
-        # Parsed again only when a piece came that can have completed an object: others wait for
-        # this call, and each of their pieces would cost the length of its arguments.
+        """Whether the arguments are a complete JSON object."""
+        # Later calls check this with each of their pieces. The arguments are parsed again only
+        # after a piece that may have completed the object.
         count, result = self._completeness
         if count < len(self.pieces):
             last = self.pieces[-1].rstrip()
             if last:
-                can_be = last.endswith("}") and self._failed_parses < _MAX_FAILED_PARSES
-                result = can_be and parse_arguments(self.arguments)[1] is None
-                self._failed_parses += can_be and not result
+                may_end = last.endswith("}") and self._failed_parses < _MAX_FAILED_PARSES
+                result = may_end and parse_arguments(self.arguments)[1] is None
+                self._failed_parses += may_end and not result
             self._completeness = len(self.pieces), result
         return result
 
     def add(self, wire: Wire) -> str:
-        """Add a fragment; return what it adds to the arguments."""
+        """Add a fragment; return the piece of the arguments in it."""
         if not self.tool_use_id:
             self.wire_id = self.wire_id or _text(wire.get("id"))
         custom = maybe_object(wire.get("custom"))
@@ -84,7 +85,7 @@ class CallFold:
         if len(function) > (argument_key in function) + ("name" in function):
             keys = ("name", argument_key)
             self._function_keys |= {k: v for k, v in function.items() if k not in keys}
-        # Ollama and some vLLM versions send one whole object where OpenAI sends strings (T33).
+        # Ollama and some versions of vLLM send one object instead of pieces of a string (T33).
         piece = write_json(value).decode() if isinstance(value, dict) else _text(value)
         if piece:
             self.add_piece(piece)
@@ -96,13 +97,13 @@ class CallFold:
         self._meter.add_arguments(self._meter_key, len(piece))
 
     def announcement(self) -> Wire:
-        """Return how the call began: its kind, and keys that no event has a field for."""
+        """Return the original form for the start event: kind, and keys without an event field."""
         if self.is_legacy:
             return {"function_call": {}}
         return {"type": "custom" if self.is_custom else "function", **self.extra_keys}
 
     def to_wire(self) -> Wire:
-        """Return the call as a plain response has it."""
+        """Return the call in the form of a plain response."""
         if self.is_legacy:
             return {"name": self.name, "arguments": self.arguments}
         wire: Wire = {"id": self.wire_id} if self.wire_id else {}
@@ -114,7 +115,7 @@ class CallFold:
 
 
 class ChoiceFold:
-    """One choice whose deltas are coming in."""
+    """One choice while its deltas are received."""
 
     def __init__(self, meter: StreamMeter) -> None:
         self._meter = meter
@@ -122,13 +123,13 @@ class ChoiceFold:
         self.reasoning_pieces: dict[str, list[str]] = {key: [] for key in TEXT_KEYS}
         self.calls: list[CallFold] = []
         self.call_at: dict[int, CallFold] = {}
-        """The call that the last fragment with an index belonged to; -1 stands for no index."""
+        """The call of the last fragment with an index; -1 is the key for no index."""
         self._call_by_id: dict[str, CallFold] = {}
         self._parts: list[Wire] = []
         self._part_pieces: list[str] = []
-        """The text of the last part, once a second piece of it has come."""
+        """The pieces of text of the last part; empty as long as it has only one."""
         self._part_chunks: list[Any] = []
-        """What the last part has beside its text, such as references in thinking."""
+        """The chunks of the last part that are not text, such as references in thinking."""
         self._refusal_pieces: list[str] = []
         self._details: list[_DetailFold] = []
         self._audio: Wire = {}
@@ -137,7 +138,7 @@ class ChoiceFold:
         self._legacy_call: CallFold | None = None
         self._message_keys: Wire = {}
         self._lists: dict[str, _ListFold] = {}
-        """The lists among the keys of the message, while they grow."""
+        """The lists under unknown keys of the message that several deltas extend."""
         self._choice_keys: Wire = {"index": 0}
         self._logprobs: Wire = {}
 
@@ -148,22 +149,22 @@ class ChoiceFold:
 
     @property
     def is_empty(self) -> bool:
-        """Whether neither text nor reasoning nor a call has come yet."""
+        """Whether no text, reasoning or call has been received."""
         has_reasoning = any(self.reasoning_pieces.values())
         return not (self._parts or any(self.text_pieces) or self.calls or has_reasoning)
 
     def add_choice(self, wire: Wire) -> None:
         """Add the keys of a choice besides its delta."""
         for key, value in wire.items():
-            is_news = value is not None or key not in self._choice_keys
-            if key not in _IGNORED_CHOICE_KEYS and is_news:
+            is_new = value is not None or key not in self._choice_keys
+            if key not in _IGNORED_CHOICE_KEYS and is_new:
                 self._choice_keys[key] = value
         for key, value in maybe_object(wire.get("logprobs")).items():
-            # In place: a stream has thousands of them, and each copy would cost their number.
+            # Extended in place: copying a list of thousands for each delta would be quadratic.
             self._logprobs[key] = _extended(self._logprobs.get(key), maybe_list(value))
 
     def add_delta(self, delta: Wire) -> None:
-        """Add everything in a delta but its calls."""
+        """Add all keys of a delta except calls."""
         for key, value in delta.items():
             if value is not None and key not in _IGNORED_DELTA_KEYS:
                 self._add(key, value)
@@ -183,7 +184,7 @@ class ChoiceFold:
             self._add_key(key, value)
 
     def _add_key(self, key: str, value: Any) -> None:
-        """Add an unknown key: lists are joined, of other values the last one counts."""
+        """Add an unknown key: lists are extended, other values are replaced."""
         old = self._message_keys.get(key)
         if not (isinstance(old, list) and isinstance(value, list)):
             self._message_keys[key] = value
@@ -205,7 +206,7 @@ class ChoiceFold:
             self._add_part(maybe_object(part))
 
     def _flush_text(self) -> None:
-        """Turn text that came as plain strings into a part."""
+        """Convert text that was received as plain strings into a part."""
         text = "".join(self.text_pieces)
         self.text_pieces.clear()
         if text:
@@ -221,7 +222,7 @@ class ChoiceFold:
             self._part_chunks = []
             self._parts.append(dict(part))
             return
-        # Pieces are joined once, at the end: joining each to the text so far would copy all of it.
+        # Pieces are joined once, at the end: repeated concatenation would be quadratic.
         if not self._part_pieces:
             text = _text(last.get("text")) if kind == "text" else text_of_part(last)
             self._part_pieces.append(text)
@@ -231,7 +232,7 @@ class ChoiceFold:
         last |= part
 
     def _close_part(self) -> None:
-        """Write the text of the last part into it."""
+        """Set the text of the last part from its pieces."""
         if self._part_pieces:
             text, part = "".join(self._part_pieces), self._parts[-1]
             if part.get("type") == "text":
@@ -248,10 +249,10 @@ class ChoiceFold:
         self._audio |= {key: value for key, value in audio.items() if value is not None}
 
     def call_of(self, fragment: Wire) -> CallFold:
-        """Return the call that a fragment belongs to; it is created by a first fragment."""
+        """Return the call that a fragment belongs to; a first fragment creates its call."""
         # Ollama and others send index 0 with every parallel call: a new id or a new name starts a
-        # new call whatever the index, else names and arguments of two calls are joined (T124).
-        # Without an id the index decides (T126).
+        # new call regardless of the index, otherwise two calls would be merged (T124). Fragments
+        # without an id are assigned by index (T126).
         count = maybe_count(fragment.get("index"))
         index = -1 if count is None else count
         call = self.call_at.get(index) or (self.calls[-1] if self.calls and index < 0 else None)
@@ -262,7 +263,7 @@ class ChoiceFold:
         elif call is not None and _starts_another(call, fragment):
             call = None
         elif call is None and not maybe_object(fragment.get("function")).get("name"):
-            # Gemini's host leaves out the index of a first fragment: the next ones continue it.
+            # Google's host omits the index of a first fragment, but not those of later ones.
             call = self.call_at.get(-1)
         if call is None:
             self._meter.add_call()
@@ -274,7 +275,7 @@ class ChoiceFold:
         return call
 
     def _joined_audio(self) -> Wire:
-        """Return the audio of a response with its data and its transcript in one piece."""
+        """Return the audio of a response with its pieces of data and transcript joined."""
         audio = dict(self._audio)
         if self._audio_pieces:
             audio["data"] = _joined_base64(self._audio_pieces)
@@ -283,7 +284,7 @@ class ChoiceFold:
         return audio
 
     def legacy_call(self) -> CallFold:
-        """Return the call that `function_call` carries, the form before `tool_calls`."""
+        """Return the call of the deprecated key `function_call`; the first use creates it."""
         if self._legacy_call is None:
             self._meter.add_call()
             self._legacy_call = CallFold(self._meter)
@@ -292,7 +293,7 @@ class ChoiceFold:
         return self._legacy_call
 
     def to_wire(self) -> Wire:
-        """Return the choice as a plain response has it."""
+        """Return the choice in the form of a plain response."""
         choice: Wire = {**self._choice_keys, "message": self._message()}
         choice.setdefault("finish_reason", None)
         if self._logprobs:
@@ -306,7 +307,7 @@ class ChoiceFold:
             self._flush_text()
             self._close_part()
         content: Any = list(self._parts) or "".join(self.text_pieces)
-        # As in plain responses: content is null where something else stands for it.
+        # In plain responses content is null if there are only calls, a refusal or audio.
         allows_null = calls or refusal or self._legacy_call or self._audio
         message: Wire = {"role": "assistant", "content": content or (None if allows_null else "")}
         for key, pieces in self.reasoning_pieces.items():
@@ -315,21 +316,21 @@ class ChoiceFold:
         message |= {DETAILS_KEY: details, "refusal": refusal, "tool_calls": calls}
         message["function_call"] = self._legacy_call.to_wire() if self._legacy_call else None
         message["audio"] = self._joined_audio()
-        stated = {key: value for key, value in message.items() if value or key == "content"}
-        return {**self._message_keys, **stated}
+        present = {key: value for key, value in message.items() if value or key == "content"}
+        return {**self._message_keys, **present}
 
 
-def _extended(items: Any, more: list[Any]) -> list[Any] | None:
-    """Return a list of ours with more items; None if it has none."""
+def _extended(items: Any, new_items: list[Any]) -> list[Any] | None:
+    """Extend a list in place, or create one; return it, or None if it would be empty."""
     if not isinstance(items, list):
-        return list(more) or None
+        return list(new_items) or None
     extended = maybe_list(items)
-    extended += more
+    extended += new_items
     return extended
 
 
 def _starts_another(call: CallFold, fragment: Wire) -> bool:
-    """Return whether a fragment without an id names another call than the one at its index."""
+    """Whether a fragment without an id belongs to another call than the one at its index."""
     name = _text(maybe_object(fragment.get("function")).get("name"))
     if not name or not call.name:
         return False
@@ -337,9 +338,9 @@ def _starts_another(call: CallFold, fragment: Wire) -> bool:
 
 
 def thinking_keys(delta: Wire) -> Wire:
-    """Return the keys of a delta that carry its thinking, without the text.
+    """Return the keys of a delta that contain its thinking, with an empty text.
 
-    Of the typed parts of OpenRouter only those are named that no other key repeats.
+    OpenRouter's typed parts are included only if no other key repeats their text.
     """
     keys = {key: "" for key in TEXT_KEYS if delta.get(key)}
     if keys:
@@ -352,15 +353,14 @@ def thinking_keys(delta: Wire) -> Wire:
 
 
 def merge_envelope(envelope: Wire, usage: Wire, chunk: Wire) -> None:
-    """Merge the keys of a chunk beside its choices: per key, the last value that is not empty."""
+    """Merge the keys of a chunk besides its choices; empty values do not replace earlier ones."""
     for key, value in chunk.items():
         if key in _IGNORED_ENVELOPE_KEYS or (key in envelope and value in (None, "")):
             continue
         old = envelope.get(key)
-        # Groq states its id in the first chunk and its usage in the last, both under `x_groq`.
+        # Groq sends its id in the first chunk and its usage in the last, both under `x_groq`.
         is_object = isinstance(value, dict) and isinstance(old, dict)
         envelope[key] = {**maybe_object(old), **maybe_object(value)} if is_object else value
-    # Groq reports usage under a key of its own.
     counts = maybe_object(chunk.get("usage")) or maybe_object(
         maybe_object(chunk.get("x_groq")).get("usage")
     )
@@ -368,7 +368,7 @@ def merge_envelope(envelope: Wire, usage: Wire, chunk: Wire) -> None:
 
 
 def fold_body(envelope: Wire, usage: Wire, choices: Iterable[ChoiceFold]) -> Wire:
-    """Return the body that a plain response has."""
+    """Return the body of the equivalent plain response."""
     body: Wire = {**envelope, "object": "chat.completion"}
     body["choices"] = [choice.to_wire() for choice in choices]
     if usage:
@@ -377,14 +377,14 @@ def fold_body(envelope: Wire, usage: Wire, choices: Iterable[ChoiceFold]) -> Wir
 
 
 class _DetailFold:
-    """One part of OpenRouter's typed reasoning whose fragments are coming in."""
+    """One part of OpenRouter's typed reasoning while its fragments are received."""
 
     def __init__(self, fragment: Wire) -> None:
         self.wire = dict(fragment)
         self._pieces: dict[str, list[str]] = {}
 
     def add(self, fragment: Wire) -> None:
-        """Add a fragment: texts grow, of other values the last one counts."""
+        """Add a fragment: texts are appended, other values are replaced."""
         for key, value in fragment.items():
             if key in _CONCATENATED_KEYS and isinstance(value, str):
                 pieces = self._pieces.get(key)
@@ -397,7 +397,7 @@ class _DetailFold:
                 self._pieces.pop(key, None)
 
     def to_wire(self) -> Wire:
-        """Return the part as a plain response has it."""
+        """Return the part in the form of a plain response."""
         texts = {key: "".join(pieces) for key, pieces in self._pieces.items()}
         return {**self.wire, **texts}
 
@@ -405,7 +405,8 @@ class _DetailFold:
 def _merge_details(details: list[_DetailFold], fragments: list[Any]) -> None:
     """Add fragments of OpenRouter's typed reasoning to the parts that they continue (T55)."""
     for fragment in map(maybe_object, fragments):
-        # Fragments continue one of the last parts; a server could send thousands of others.
+        # A fragment continues one of the last parts. The search is bounded, because a hostile
+        # server could send thousands of parts.
         recent = islice(reversed(details), _MAX_OPEN_DETAILS)
         detail = next((part for part in recent if _continues(part.wire, fragment)), None)
         if detail is None:
@@ -415,9 +416,10 @@ def _merge_details(details: list[_DetailFold], fragments: list[Any]) -> None:
 
 
 def _continues(detail: Wire, fragment: Wire) -> bool:
-    same = all(detail.get(key) == fragment.get(key) for key in ("type", "index"))
+    """Whether a fragment has the type and index of a part, and no other id."""
+    is_same_part = all(detail.get(key) == fragment.get(key) for key in ("type", "index"))
     ids = detail.get("id"), fragment.get("id")
-    return same and (ids[0] == ids[1] or not all(ids))
+    return is_same_part and (ids[0] == ids[1] or not all(ids))
 
 
 def text_of_part(part: Wire) -> str:
@@ -429,13 +431,13 @@ def text_of_part(part: Wire) -> str:
 
 
 def other_chunks(part: Wire) -> list[Any]:
-    """Return what thinking consists of beside text: Mistral has references there."""
+    """Return the chunks of a thinking part that are not text, such as Mistral's references."""
     chunks = maybe_list(part.get("thinking"))
     return [chunk for chunk in chunks if maybe_text(maybe_object(chunk).get("text")) is None]
 
 
 class _ListFold:
-    """A list under an unknown key that grows: items with an index are merged by it."""
+    """A list under an unknown key: items with the same `index` are merged."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items: list[Any] = []
@@ -444,19 +446,19 @@ class _ListFold:
             self._append(item)
 
     def extend(self, items: list[Any]) -> None:
-        """Add items; one with the index of another adds its keys to that one."""
+        """Add items; the keys of an item with an existing index are merged into that item."""
         for item in items:
             index = _item_index(item)
-            same = None if index is None else self._by_index.get(index)
-            if same is None:
+            existing = None if index is None else self._by_index.get(index)
+            if existing is None:
                 self._append(item)
             else:
-                same |= item
+                existing |= item
 
     def _append(self, item: Any) -> None:
         index = _item_index(item)
         if index is not None and index not in self._by_index:
-            # A copy, because it may be extended, and events may hold what came.
+            # A copy, because it may be extended later, and events may contain the original.
             item = self._by_index[index] = dict(item)
         self.items.append(item)
 
@@ -468,7 +470,7 @@ def _item_index(item: Any) -> str | int | None:
 
 def _joined_base64(pieces: list[str]) -> str:
     try:
-        # OpenAI pads the base64 of every piece, so that joining the texts would be invalid.
+        # OpenAI pads the base64 of every piece, so that the joined strings would be invalid.
         data = b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
     except ValueError:
         return "".join(pieces)

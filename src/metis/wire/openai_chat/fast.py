@@ -1,7 +1,7 @@
-"""Fast paths of Chat Completions: shortcuts for the messages and chunks that come most often.
+"""Fast paths of Chat Completions: shortcuts for the most frequent messages and chunks.
 
-Each duplicates rules of another module, for speed only. What does not fit a Struct here, because
-it has another key or another type, takes the plain path.
+Each duplicates rules of another module, for speed only. Input that does not fit a Struct here,
+because of another key or another type, takes the general path.
 
 - `decode_request` duplicates `request.decode_request`: a client sends its whole history with
   every request, and a gateway decodes it.
@@ -53,7 +53,7 @@ _new_thinking = raw_constructor(ThinkingBlock)
 _new_image = raw_constructor(ImageBlock)
 _new_source = raw_constructor(ImageSource)
 
-# Members of an enum are slower to reach than globals.
+# Access to a global is faster than to a member of an enum.
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _ROLES = {
     "assistant": _ASSISTANT,
@@ -64,7 +64,7 @@ _ROLES = {
 _Draft = tuple[Role, tuple[ContentBlock, ...], MessageMetadata]
 
 
-# Structs of short life without cycles: the garbage collector need not track them.
+# `gc=False`: these Structs are short-lived and have no reference cycles.
 
 
 class _Function(Struct, gc=False, forbid_unknown_fields=True):
@@ -118,7 +118,7 @@ _read_request = msgspec.json.Decoder(_Request).decode
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
-    """Decode a request body."""
+    """Decode a request body, without intermediate JSON objects if its messages are common."""
     try:
         wire: Any = _read_request(body)
     except (ValueError, RecursionError):
@@ -126,15 +126,15 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     decoder = _MessageDecoder(context)
     if not all(map(decoder.add, wire.messages)):
         return request.decode_request(body, context)
-    stated = ((key, getattr(wire, key)) for key in _OPTION_KEYS)
-    options: Wire = {key: value for key, value in stated if value is not UNSET}
+    values = ((key, getattr(wire, key)) for key in _OPTION_KEYS)
+    options: Wire = {key: value for key, value in values if value is not UNSET}
     return CanonicalRequest(
         decoder.messages(), decode_functions(options.get("tools")), decode_options(options)
     )
 
 
 class _MessageDecoder(RequestDraft):
-    """Decodes the messages of one request; methods return None where only the plain path can."""
+    """Decodes the common messages of a request; methods return None for all others."""
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context, PROTOCOL)
@@ -144,7 +144,7 @@ class _MessageDecoder(RequestDraft):
         self._ids = self._ids.copy()
 
     def add(self, wire: _Message) -> bool:
-        """Decode one wire message; return false if the plain path has to."""
+        """Decode one wire message; return False if it needs the general path."""
         draft = self._decode(wire)
         if draft is None:
             return False
@@ -224,7 +224,7 @@ class _MessageDecoder(RequestDraft):
     def _add_calls(
         self, calls: list[_Call], blocks: list[ContentBlock], form: dict[str, Any]
     ) -> bool:
-        """Add the blocks of calls; return false if one has no id or no name."""
+        """Add the blocks of calls; return False if one has no id or no name."""
         wire_ids: dict[str, str] = {}
         original_calls: Wire = {}
         of_call = self._ids.of_call
@@ -264,11 +264,11 @@ def _add(draft: _MessageDecoder, data: bytes, _index: int) -> None:
 _KEYS = frozenset(_OPTION_KEYS)
 _read_message = msgspec.json.Decoder(_Message).decode
 FAST_STEPS = replace(request.STEPS, draft=_MessageDecoder, begin=_begin, add=_add)
-"""The steps of a request of common messages."""
+"""The steps for a request that consists of common messages."""
 
 
 def _decode_image(part: _TextPart | _ImagePart) -> ImageBlock | None:
-    """Decode an image that is in the request itself."""
+    """Decode an image in a data URL; None for any other part."""
     if type(part) is not _ImagePart:
         return None
     head, comma, data = part.image_url.url.partition(",")
@@ -293,7 +293,7 @@ def _add_empty_keys(wire: _Message, form: dict[str, Any]) -> None:
         form["keys"] = keys
 
 
-# Encoding: the fields of these Structs are in the order of the alphabet, as sorted keys are.
+# Encoding: the fields of these Structs are in alphabetical order, so that the JSON has sorted keys.
 
 
 class _TextMessage(Struct, gc=False):
@@ -409,7 +409,7 @@ class _CallDelta(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _Delta(Struct, gc=False, forbid_unknown_fields=True):
-    """A piece of text, of readable reasoning, or of the arguments of a call that has begun."""
+    """A piece of text, of readable reasoning, or of the arguments of an open call."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -439,17 +439,17 @@ _read_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class FastChatStreamDecoder(ChatStreamDecoder):
-    """Decodes chunks that add a piece to what has begun, without building JSON objects."""
+    """Decodes chunks that continue an open block without building JSON objects."""
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        # A local, because the check is made for every token.
-        is_open = self._has_begun and self._end is None
+        # A local variable, because it is checked for every token.
+        is_open = self._has_started and self._end is None
         if not is_open:
-            self._keep_head(chunk)
+            self._store_head(chunk)
         for name, data in self._frames.feed(chunk):
             if name or not is_open:
                 self._decode_frame(name, data, events)
-                is_open = self._has_begun and self._end is None
+                is_open = self._has_started and self._end is None
                 continue
             try:
                 delta = _read_chunk(data).choices[0].delta

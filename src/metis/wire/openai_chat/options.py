@@ -1,8 +1,8 @@
 """Options and tools of a Chat Completions request, with reasoning and the output format.
 
-Hosts control reasoning in three ways: OpenAI and most others take `reasoning_effort`, OpenRouter
-an object `reasoning`, and DeepSeek an object `thinking` that switches it on and off, with the
-effort beside it.
+Hosts control reasoning in three ways: OpenAI and most others accept `reasoning_effort`, OpenRouter
+an object `reasoning`, and DeepSeek an object `thinking` that switches reasoning on or off, in
+addition to `reasoning_effort`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,12 +43,12 @@ _OPTION_KEYS: Mapping[str, str] = {
     "parallel_tool_calls": "parallel_tool_calls",
     "stream": "stream",
 }
-"""The name of each shared option, and its key in a request."""
+"""The keys of a request, by the name of the shared option."""
 _LIMIT_KEYS = ("max_completion_tokens", "max_tokens")
-"""Two names of one limit: hosts accept the second, OpenAI's newer models only the first (T182)."""
+"""Two keys of one limit: newer OpenAI models accept only the first, hosts the second (T182)."""
 
 SHARED_KEYS = frozenset({*_OPTION_KEYS.values(), *_LIMIT_KEYS, "tools"})
-"""The keys of a request that the shared options and the tools stand for."""
+"""The keys of a request that shared options and tools determine."""
 COMMON_KEYS = frozenset(
     {
         "frequency_penalty",
@@ -63,7 +63,7 @@ COMMON_KEYS = frozenset(
         "user",
     }
 )
-"""The other keys of a request that all hosts accept, and not one host alone."""
+"""Other keys of a request that all hosts accept."""
 
 _EFFORT, _REASONING, _THINKING = "reasoning_effort", "reasoning", "thinking"
 _SWITCHES: Mapping[Any, bool] = {"enabled": True, "adaptive": True, "disabled": False}
@@ -77,44 +77,46 @@ _TOOL_MODES: Mapping[str, ToolMode] = {
 }
 
 
-def declared_tools(native: Mapping[str, Any], more: Sequence[Any] = ()) -> tuple[DeclaredTool, ...]:
-    """Return the tools of a request that take free text."""
+def declared_tools(
+    native: Mapping[str, Any], loaded: Sequence[Any] = ()
+) -> tuple[DeclaredTool, ...]:
+    """Return the tools of a request that are not plain functions; see `declare`."""
     tools = maybe_list(native.get("tools"))
-    return declare(tools, more, lambda tool: maybe_object(tool.get("custom")))
+    return declare(tools, loaded, lambda tool: maybe_object(tool.get("custom")))
 
 
 def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
     if not (_EFFORT in wire or _REASONING in wire or _THINKING in wire):
         return UNSTATED_REASONING
-    stated: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     effort = wire.get(_EFFORT)
-    # `default` switches reasoning on at Groq, and states no effort.
+    # At Groq `default` switches reasoning on without an effort.
     if effort_of(effort) is not None or effort == "default":
-        stated[_EFFORT] = effort_of(effort)
+        values[_EFFORT] = effort_of(effort)
     reasoning, thinking = maybe_object(wire.get(_REASONING)), maybe_object(wire.get(_THINKING))
     if effort_of(reasoning.get("effort")) is not None:
-        stated["reasoning.effort"] = effort_of(reasoning["effort"])
+        values["reasoning.effort"] = effort_of(reasoning["effort"])
     budgets = {
         "reasoning.max_tokens": budget_of(reasoning.get("max_tokens")),
         "thinking.budget_tokens": budget_of(thinking.get("budget_tokens")),
     }
-    stated |= {key: budget for key, budget in budgets.items() if budget is not None}
+    values |= {key: budget for key, budget in budgets.items() if budget is not None}
     if isinstance(reasoning.get("enabled"), bool):
-        stated["reasoning.enabled"] = reasoning["enabled"]
+        values["reasoning.enabled"] = reasoning["enabled"]
     kind = thinking.get("type")
     if isinstance(kind, str) and kind in _SWITCHES:
-        stated["thinking.type"] = _SWITCHES[kind]
-    if not stated:
+        values["thinking.type"] = _SWITCHES[kind]
+    if not values:
         return UNSTATED_REASONING
-    return DecodedReasoning(_combine_reasoning(stated), frozenset(stated))
+    return DecodedReasoning(_combine_reasoning(values), frozenset(values))
 
 
-def _combine_reasoning(stated: Mapping[str, Any]) -> Reasoning:
-    effort: Effort | None = stated.get(_EFFORT) or stated.get("reasoning.effort")
-    is_off = False in (stated.get("reasoning.enabled"), stated.get("thinking.type"))
+def _combine_reasoning(values: Mapping[str, Any]) -> Reasoning:
+    effort: Effort | None = values.get(_EFFORT) or values.get("reasoning.effort")
+    is_off = False in (values.get("reasoning.enabled"), values.get("thinking.type"))
     if is_off or effort == "none":
         return Reasoning("none")
-    budget = stated.get("reasoning.max_tokens") or stated.get("thinking.budget_tokens")
+    budget = values.get("reasoning.max_tokens") or values.get("thinking.budget_tokens")
     return Reasoning(effort, budget)
 
 
@@ -133,10 +135,10 @@ def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, form: ReasoningFo
             if reasoning.effort is not None and not reasoning.is_off:
                 wire[_EFFORT] = reasoning.effort
         case "default":
-            # Qwen models at Groq know `none` and `default` only.
+            # Qwen models at Groq accept only `none` and `default`.
             wire[_EFFORT] = "none" if reasoning.is_off else "default"
         case _:
-            # OpenAI has no value for "any effort"; medium is its default.
+            # OpenAI has no value for "model decides"; medium is its default.
             wire[_EFFORT] = reasoning.effort or "medium"
 
 
@@ -147,7 +149,7 @@ def _reasoning_object(reasoning: Reasoning) -> Wire:
 
 
 REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
-"""How a request controls reasoning."""
+"""Reasoning in the three forms of the hosts."""
 
 
 def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
@@ -178,7 +180,7 @@ def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: Sch
 
 
 OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format, has_name=True)
-"""How a request asks for JSON output."""
+"""The output format in `response_format`."""
 
 
 def decode_options(wire: Wire) -> AdapterOptions:
@@ -192,9 +194,9 @@ def decode_options(wire: Wire) -> AdapterOptions:
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """Encode the options as keys of a request; native keys stay while they mean the same."""
-    given = options.native.get(PROTOCOL, {})
-    wire = dict(given)
+    """Encode options as keys of a request; native keys with the same meaning remain unchanged."""
+    native_keys = options.native.get(PROTOCOL, {})
+    wire = dict(native_keys)
     native = _decode_shared(wire) if wire else {}
     for name, key in _OPTION_KEYS.items():
         value = getattr(options, name)
@@ -206,14 +208,14 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
     OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
     set_functions(wire, tools)
-    if not wire.get("tools") and "parallel_tool_calls" not in given:
-        # OpenAI answers 400 to the flag without tools (T114); a client's own flag is passed on.
+    if not wire.get("tools") and "parallel_tool_calls" not in native_keys:
+        # OpenAI rejects the flag without tools with 400 (T114); a client's flag is passed on.
         wire.pop("parallel_tool_calls", None)
     return wire
 
 
 def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shared options that a request states."""
+    """Decode the shared options of a request; options that are not set are left out."""
     limits = (wire.get(key) for key in _LIMIT_KEYS)
     options: dict[str, Any] = {
         "model": _if_type(str, wire.get("model")),
@@ -230,7 +232,7 @@ def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _if_type(kind: type, value: Any) -> Any:
-    """Return a value if it is of a type; an integer passes for a float, a boolean for no number."""
+    """Return a value if it has the type, else None; integers are floats, booleans not numbers."""
     if kind is bool:
         return value if isinstance(value, bool) else None
     kinds = (int, float) if kind is float else kind

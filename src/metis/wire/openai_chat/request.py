@@ -1,7 +1,7 @@
 """Requests of Chat Completions, both directions: each wire message is one canonical message.
 
-Everything in a request that is neither message nor tool becomes an option. What a wire message
-says beyond its blocks is stored as its original form, so that it can be written back exactly.
+All keys of a request except messages and tools become options. The parts of a wire message that its
+blocks do not contain are stored as its original form, so that it can be encoded identically.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +24,7 @@ from metis.wire.json_access import (
     maybe_text,
     read_object,
     read_value,
+    unknown_role,
 )
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.blocks import (
@@ -51,7 +52,7 @@ from metis.wire.request import RequestDraft, RequestSteps
 from metis.wire.tool_ids import CallIds, derived_id
 
 WIRE_ID_PREFIX = "call_"
-"""The first characters of a call id that is derived from ours."""
+"""The prefix of wire ids that are derived from tool_use_ids."""
 
 _ROLES = {
     "system": Role.SYSTEM,
@@ -64,7 +65,7 @@ _ROLES = {
 _MAPPED_KEYS = frozenset(
     {"role", "content", "tool_calls", "function_call", "tool_call_id", "annotations"}
 )
-"""Keys of a wire message that its blocks stand for, whatever their form."""
+"""The keys of a wire message whose values become blocks."""
 _CALL_KEYS = {"function", "id", "type"}
 _FUNCTION_KEYS = {"arguments", "name"}
 
@@ -77,7 +78,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     wire = read_object(body, "request")
     messages = wire.pop("messages", None)
     if not isinstance(messages, list):
-        raise DecodeError("a request has a list of messages", path="$.messages")
+        raise DecodeError("a request needs a list of messages", path="$.messages")
     decoder = _new_draft(context)
     for index, message in enumerate(maybe_list(messages)):
         _add(decoder, message, index)
@@ -89,7 +90,7 @@ def _new_draft(context: RequestContext) -> "_HistoryDecoder":
 
 
 def _begin(_draft: "_HistoryDecoder", _wire: Wire) -> None:
-    """Do nothing: the messages are all that a history has."""
+    """Do nothing: requests have no content outside of the message list."""
 
 
 def _add(draft: "_HistoryDecoder", message: Any, index: int) -> None:
@@ -129,7 +130,7 @@ class _HistoryDecoder(RequestDraft):
         """Decode one wire message."""
         role = _ROLES.get(str(wire.get("role")))
         if role is None:
-            raise DecodeError("unknown role of a message", path=path)
+            raise unknown_role(wire.get("role"), path)
         content, form = _decode_blocks(wire, self._ids, self._origin)
         form = with_exact_form(wire, role, content, form)
         results = (block.tool_use_id for block in content if isinstance(block, ToolResultBlock))
@@ -149,7 +150,7 @@ def _decode_blocks(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dic
         case "tool" | "function":
             return _decode_result(wire, ids, issuer)
         case _:
-            # A canonical message has at least one block (M-123): no content is an empty text.
+            # A canonical message needs a block (M-123), so that empty content is an empty text.
             content, form = _decode_content(wire.get("content"), issuer)
             return content or (TextBlock(""),), form
 
@@ -164,7 +165,7 @@ def _decode_content(content: Any, issuer: str) -> tuple[_Content, dict[str, Any]
 def _decode_result(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dict[str, Any]]:
     content, form = _decode_content(wire.get("content"), issuer)
     if wire.get("role") == "function":
-        # The result of a legacy `function_call` names its function, for the call has no id.
+        # A result of the deprecated `function_call` refers to the call by name: it has no id.
         name = wire.get("name")
         form["function"] = {"name": name}
         tool_use_id = ids.of_result(str(name), is_id=False)
@@ -178,20 +179,20 @@ def _decode_result(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dic
 def with_exact_form(
     wire: Wire, role: Role, content: _Content, form: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Add to the original form of blocks what is needed to encode exactly this wire message."""
+    """Return an original form that reproduces exactly this wire message from its blocks."""
     plain = _encode_blocks(role, content, form, wire_id_lookup(form))
     keys = {key: value for key, value in wire.items() if not (key in plain and plain[key] == value)}
     exact = {**form, "keys": keys, "absent": [key for key in plain if key not in wire]}
     if _apply_form(plain, exact) == wire:
         return exact
-    # Keys alone do not restore it: the wire message is stored, valid while the content is the same.
+    # Keys alone do not reproduce it: the whole JSON is stored, valid for unchanged content.
     return {**form, "whole": {"wire": wire, "digest": content_digest(role, content)}}
 
 
 def _apply_form(wire: Wire, form: Mapping[str, Any]) -> Wire:
-    """Restore the keys that a wire message had and remove those that it lacked.
+    """Add the stored keys of a wire message, and remove keys that it did not have.
 
-    A key that the blocks give a value to is left alone.
+    A key with a value from the blocks is not changed.
     """
     keys: Mapping[str, Any] = form.get("keys") or {}
     for key, value in keys.items():
@@ -215,7 +216,7 @@ def encode_message(
     wire = _apply_form(plain, form)
     if not is_replayed_response:
         return wire
-    # Mistral and Fireworks answer 400 to keys of a response such as `refusal` in a history (T87).
+    # Mistral and Fireworks reject response keys such as `refusal` in a history with 400 (T87).
     return {
         key: value
         for key, value in wire.items()
@@ -262,7 +263,7 @@ def _encode_result(content: _Content, form: Mapping[str, Any], wire_id_of: WireI
 
 
 def wire_id_lookup(form: Mapping[str, Any]) -> WireIdOf:
-    """Return a lookup in the wire ids of one message; other ids are derived from ours."""
+    """Return a lookup in the wire ids of one message, which derives those that are missing."""
     wire_ids: Mapping[str, str] = form.get("ids") or {}
 
     def wire_id_of(tool_use_id: str) -> str:
@@ -295,7 +296,7 @@ class ChatHistoryEncoder(HistoryEncoder):
         return encode_options(options, tools)
 
     def _wire_id(self, tool_use_id: str) -> str:
-        # An empty id of a client stays empty, in the call and in its result.
+        # An empty id of a client remains empty, in the call and in its result.
         wire_id = self._wire_ids.get(tool_use_id)
         return derived_id(tool_use_id, WIRE_ID_PREFIX) if wire_id is None else wire_id
 
@@ -306,7 +307,7 @@ class ChatHistoryEncoder(HistoryEncoder):
 
 
 def unmapped_keys(message: Message) -> Iterator[str]:
-    """Yield the paths of keys that only this protocol has, and that others will not receive."""
+    """Yield the paths of keys that other protocols have no field for."""
     form = original_form_of(message, PROTOCOL)
     original = maybe_object(form.get("whole"))
     keys = maybe_object(original.get("wire")) or maybe_object(form.get("keys"))
@@ -332,7 +333,7 @@ def _has_only_mapped_keys(call: Wire) -> bool:
 
 
 def _path_of(block: ContentBlock, content: Sequence[ContentBlock], path: str) -> str | None:
-    """Return the path of a block in a message, or in a tool result of it."""
+    """Return the path of a block in a message or in one of its tool results; None if missing."""
     for index, candidate in enumerate(content):
         if candidate == block:
             return f"{path}[{index}]"

@@ -32,7 +32,7 @@ DEFAULT_PROVIDER = "openai"
 """The provider of a response whose context names none."""
 
 _CACHE_KEYS = ("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens")
-"""Where hosts report cached tokens that do not use `prompt_tokens_details`."""
+"""The keys for cached tokens of hosts that do not use `prompt_tokens_details`."""
 _STOP_REASONS: Mapping[str, StopReason] = {
     "stop": StopReason.END_TURN,
     "eos": StopReason.END_TURN,
@@ -57,7 +57,7 @@ _FINISH_REASONS: Mapping[StopReason, str] = {
     StopReason.TOOL_USE: "tool_calls",
     StopReason.CONTENT_FILTER: "content_filter",
     StopReason.REFUSAL: "content_filter",
-    # Not `stop`, which clients take for the end of the turn (T158).
+    # Not `stop`, after which clients do not continue the response (T158).
     StopReason.PAUSE: "length",
     StopReason.ERROR: "error",
     StopReason.CANCELLED: "error",
@@ -65,18 +65,18 @@ _FINISH_REASONS: Mapping[StopReason, str] = {
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
-    """Decode a response body; an error body raises the error that it stands for."""
+    """Decode a response body; an error body is raised as a ProviderError."""
     provider = context.provider or DEFAULT_PROVIDER
     if has_failed(context):
         raise decode_error(body, context.status, provider)
-    # A dict is copied through JSON: `decode_body` takes the message out of it.
+    # A dict is copied through JSON, because `decode_body` removes the message from it.
     wire = read_object(body if isinstance(body, bytes) else write_json(body), "response")
     choices = wire.get("choices")
     # OpenRouter answers 200 with an error object, at the top or in the first choice (T189).
     if wire.get("error") and not choices:
         raise decode_error(wire, context.status, provider)
     if not isinstance(choices, list):
-        raise DecodeError("a response has a list of choices", path="$.choices")
+        raise DecodeError("a response needs a list of choices", path="$.choices")
     first = maybe_object(choices[0]) if choices else {}
     if first.get("error") and not maybe_object(first.get("message")).get("content"):
         raise decode_error(first, context.status, provider)
@@ -99,12 +99,12 @@ def decode_body(
     ids.enter_response(response_id or message_id)
     content, form = decode_assistant(message, ids, context.provider or PROTOCOL)
     form = with_exact_form(message, Role.ASSISTANT, content, form)
-    form["ids"] = {ours: wire_id for ours, wire_id in form["ids"].items() if wire_id}
+    form["ids"] = {call: wire_id for call, wire_id in form["ids"].items() if wire_id}
     form = {name: value for name, value in form.items() if value}
     if message:
         del choice["message"]
     else:
-        # A choice without a message is encoded without one again.
+        # A choice without a message must be encoded without one again.
         form["mute"] = True
     form["response"] = wire
     provider, model = context.provider or DEFAULT_PROVIDER, maybe_text(wire.get("model"))
@@ -139,7 +139,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
         return write_json(body)
     first: Wire = {**maybe_object(choices[0]), "message": encoded}
     reason = message.metadata.stop_reason
-    # A response that was cancelled or cut off later must not keep its finish reason (T164).
+    # The stored finish reason is outdated if the response was cancelled later (T164).
     original = _decode_stop_reason(
         first,
         has_calls=any(type(block) is ToolUseBlock for block in message.content),
@@ -153,7 +153,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
 def _with_custom_calls(
     encoded: Wire, message: Message, declared: Mapping[str, DeclaredTool]
 ) -> Wire:
-    """Write calls of tools that the client declared as custom ones in that form (T219)."""
+    """Return a message in which calls of custom tools have the form of custom calls (T219)."""
     blocks = [block for block in message.content if type(block) is ToolUseBlock]
     calls = [
         _encode_custom_call(maybe_object(call), block, declared.get(block.name))
@@ -163,7 +163,7 @@ def _with_custom_calls(
 
 
 def _encode_custom_call(call: Wire, block: ToolUseBlock, tool: DeclaredTool | None) -> Wire:
-    """Return a call as one of a custom tool, if the client declared such; else as it is."""
+    """Return a call in the form of a custom call; unchanged if its tool is not a custom one."""
     if tool is None or tool.kind != CUSTOM_KIND:
         return call
     text = tool.text_input(block.input) if block.invalid is None else block.invalid.raw
@@ -173,7 +173,7 @@ def _encode_custom_call(call: Wire, block: ToolUseBlock, tool: DeclaredTool | No
 
 
 def _new_envelope(message: Message, context: RequestContext) -> Wire:
-    """Return the keys around the message of a response that another protocol gave."""
+    """Return the keys of a response besides its message, for a message of another protocol."""
     metadata = message.metadata
     reason = encode_stop_reason(metadata.stop_reason or StopReason.END_TURN)
     body: Wire = {
@@ -189,17 +189,17 @@ def _new_envelope(message: Message, context: RequestContext) -> Wire:
 
 
 def _decode_stop_reason(choice: Wire, *, has_calls: bool, is_refusal: bool) -> StopReason:
-    """Return the stop reason of a choice; the provider's name for it stays in the original form."""
+    """Decode the stop reason of a choice; UNKNOWN for a new name."""
     name = choice.get("finish_reason")
     reason = _STOP_REASONS.get(name) if isinstance(name, str) else None
     if reason is StopReason.END_TURN or reason is None:
         if has_calls:
-            # Some hosts send `stop`, or nothing, although tools were called: taken as the end of
-            # the turn, it would stop the tool loop (T163).
+            # Some hosts send `stop`, or nothing, for a response with calls, which would end the
+            # tool loop before the calls are run (T163).
             return StopReason.TOOL_USE
         if is_refusal:
             return StopReason.REFUSAL
-        # OpenRouter names the reason of its upstream, vLLM the sequence that it met.
+        # OpenRouter sends the reason of its upstream, vLLM the stop sequence itself.
         is_sequence = choice.get("native_finish_reason") == "stop_sequence"
         if reason and (is_sequence or isinstance(choice.get("stop_reason"), str)):
             return StopReason.STOP_SEQUENCE
@@ -207,12 +207,12 @@ def _decode_stop_reason(choice: Wire, *, has_calls: bool, is_refusal: bool) -> S
 
 
 def encode_stop_reason(reason: StopReason | None) -> str | None:
-    """Encode a stop reason; None if it is unknown, for `stop` would claim a clean end (T164)."""
+    """Encode a stop reason; None if unknown, because `stop` would mean a clean end (T164)."""
     return None if reason is None else _FINISH_REASONS.get(reason)
 
 
 def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage | None:
-    """Decode usage into disjoint buckets; None if absent, for unknown is not zero (T153)."""
+    """Decode a usage into disjoint buckets; an absent usage is unknown, not zero (T153)."""
     if not wire:
         return None
     usage = maybe_object(wire)
@@ -241,10 +241,10 @@ def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage 
 
 
 def _output_tokens(usage: Wire, prompt: int, output: int) -> tuple[int, int]:
-    """Return all output tokens, and those of them that were spent on reasoning."""
+    """Return the output tokens, and the part of them that was spent on reasoning."""
     details = maybe_object(usage.get("completion_tokens_details"))
     reasoning = _first_count(details, ("reasoning_tokens",))
-    # xAI leaves reasoning out of `completion_tokens`; only the total shows it (T144).
+    # xAI does not count reasoning in `completion_tokens`; only the total includes it (T144).
     excess = _first_count(usage, ("total_tokens",)) - prompt - output
     if excess > 0 and reasoning in (0, excess):
         return output + excess, excess
@@ -266,7 +266,7 @@ def _first_count(wire: Wire, keys: tuple[str, ...]) -> int:
 
 
 def encode_usage(usage: Usage) -> Wire:
-    """Encode usage; here the prompt tokens include those of the cache."""
+    """Encode a usage; the prompt tokens of this protocol include cached tokens."""
     prompt_details: Wire = {"cached_tokens": usage.cached_input_tokens}
     if usage.cache_creation_input_tokens:
         prompt_details["cache_write_tokens"] = usage.cache_creation_input_tokens

@@ -1,7 +1,8 @@
-"""Streams of Chat Completions, decoded: bytes to stream events.
+"""Stream decoder of Chat Completions: chunks as server-sent events in, stream events out.
 
-The index of the block in events never decreases. So a call that begins before the one before it
-is complete waits for it (T126), and text that comes after a call began waits until all calls end.
+The block index of events never decreases. Therefore the events of a call that starts before the
+previous call is complete are delayed (T126), and text after the start of a call is delayed until
+all calls have ended.
 """
 
 from collections.abc import Sequence
@@ -59,14 +60,14 @@ _PART_EVENTS: dict[str, DeltaType] = {"text": TextDelta, "thinking": ThinkingDel
 
 
 class EventOrder:
-    """Puts the events of one response in the order of its blocks."""
+    """Emits the events of one response in the order of its blocks."""
 
     def __init__(self, message_id: str, ids: CallIds, calls: list[CallFold]) -> None:
         self.index = -1
         self.open_kind: DeltaType | str | None = None
-        """What the open block consists of; None between blocks."""
+        """The kind of the open block; None between blocks."""
         self.open_call: CallFold | None = None
-        """The call whose fragments are reported at once."""
+        """The call whose fragments become events without delay."""
         self._message_id = message_id
         self._ids = ids
         self._calls = calls
@@ -84,7 +85,7 @@ class EventOrder:
         kind: DeltaType | str | None = None,
         original_form: Wire | None = None,
     ) -> None:
-        """Report text of the open block, or of a new one if its kind is another."""
+        """Append the event for a text; a new kind of text starts a new block."""
         kind = kind or event
         if self.open_call is not None or self._ended_calls:
             self._late_texts.append((event, text, kind, original_form))
@@ -102,9 +103,10 @@ class EventOrder:
     def add_signature(
         self, thinking: ThinkingBlock, events: list[StreamEvent], *, is_new: bool
     ) -> None:
-        """Report the signature of open thinking; for closed thinking only the message has it.
+        """Append the event for the signature of open thinking.
 
-        `is_new` tells that no event has reported this part of the thinking, which has no text.
+        The signature of closed thinking is only in the message. `is_new` states that the signature
+        belongs to thinking without text, which has no event yet.
         """
         if is_new and self.open_call is None and not self._ended_calls:
             self._next_index()
@@ -121,20 +123,20 @@ class EventOrder:
             events.append(delta)
 
     def add_redacted(self, block: RedactedThinkingBlock, events: list[StreamEvent]) -> None:
-        """Report redacted thinking, unless calls have begun: then `add_unreported` does."""
+        """Append the event for redacted thinking; after calls `add_unreported` does that."""
         if self.open_call is None and not self._ended_calls:
             events.append(BlockAdded(self._message_id, self._next_index(), block))
             self._reported_data.add(block.data)
 
     def add_part(self, block: OpaqueBlock, part: Wire, events: list[StreamEvent]) -> None:
-        """Report a part of the content that is neither text nor thinking, such as a reference."""
+        """Append the event for a content part other than text or thinking, such as a reference."""
         if self.open_call is None and not self._ended_calls:
             form = {"content": [part]}
             events.append(BlockAdded(self._message_id, self._next_index(), block, form))
             self._reported_parts.append(block)
 
     def add_unreported(self, content: Sequence[ContentBlock], events: list[StreamEvent]) -> None:
-        """Report the blocks of the final message that no event has reported."""
+        """Append events for the blocks of the final message that have none."""
         for block in content:
             if isinstance(block, RedactedThinkingBlock) and block.data in self._reported_data:
                 continue
@@ -145,7 +147,7 @@ class EventOrder:
                 events.append(BlockAdded(self._message_id, self._next_index(), block))
 
     def add_arguments(self, call: CallFold, piece: str, events: list[StreamEvent]) -> None:
-        """Report a piece of arguments that was added to a call, or as soon as it is its turn."""
+        """Append the event for a piece of arguments of the open call, and start the next calls."""
         if call is self.open_call and piece:
             self._report_arguments(call, piece, events)
         while self._ended_calls < len(self._calls):
@@ -153,14 +155,14 @@ class EventOrder:
             if not call.name or not (call.wire_id or call.pieces or call.is_legacy):
                 return
             self._start_call(call, events)
-            # Fragments may still come for the last call, and while arguments are incomplete.
+            # More fragments may follow for the last call, or if the arguments are incomplete.
             if call is self._calls[-1] or call.is_custom or not call.is_complete:
                 return
             self._end_call(call, events)
             self._ended_calls += 1
 
     def finish(self, events: list[StreamEvent]) -> None:
-        """End every call, then report the texts that waited for them."""
+        """End every call, then append the delayed texts."""
         for call in self._calls[self._ended_calls :]:
             if call.name:
                 self._start_call(call, events)
@@ -196,7 +198,7 @@ class EventOrder:
             self._report_arguments(call, call.arguments, events)
 
     def _report_arguments(self, call: CallFold, piece: str, events: list[StreamEvent]) -> None:
-        # The input of a custom tool is free text, and deltas are pieces of JSON.
+        # The input of a custom tool is free text, but input deltas are pieces of JSON.
         if not call.is_custom:
             events.append(
                 ToolUseInputDelta(self._message_id, call.block_index, call.tool_use_id, piece)
@@ -212,9 +214,9 @@ class EventOrder:
 
 
 class ChatStreamDecoder(SseStreamDecoder):
-    """Decodes the stream of one response: feed it the bytes as they come, then finish."""
+    """Turns the bytes of one streamed response into events."""
 
-    # A plain response in place of a stream is decoded from the head, so it must fit into it.
+    # A server may answer with a plain response, which is decoded from the head and must fit.
     head_bytes = 1 << 20
 
     def __init__(self, context: RequestContext) -> None:
@@ -228,16 +230,16 @@ class ChatStreamDecoder(SseStreamDecoder):
         self._ids = CallIds(context.session_id, self._message_id)
         self._order = EventOrder(self._message_id, self._ids, self._first.calls)
         self._details: set[str] = set()
-        """The typed parts of thinking of which events have reported something."""
+        """The identities of typed thinking parts that have an event."""
 
-    def _decode_rest(self, events: list[StreamEvent]) -> None:
-        super()._decode_rest(events)
-        if not self._has_begun and self._end is None:
+    def _decode_remaining(self, events: list[StreamEvent]) -> None:
+        super()._decode_remaining(events)
+        if not self._has_started and self._end is None:
             self._decode_head(events)
 
     def _end_early(self, events: list[StreamEvent]) -> None:
         if self._first.finish_reason is None:
-            # Text that was cut off must not be stored as a complete response (T131).
+            # A truncated text must not be stored as a complete response (T131).
             self._fail(NetworkError(STREAM_CUT_OFF, provider=self._provider), events)
         else:
             self._complete(events)
@@ -245,11 +247,11 @@ class ChatStreamDecoder(SseStreamDecoder):
     def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
         if self._end is not None or not data.strip():
             return
-        # Before the response begins, such a line belongs to a body that is not a stream.
-        if name == UNREADABLE and not self._has_begun:
+        # An unreadable line before the start belongs to a body that is not a stream.
+        if name == UNREADABLE and not self._has_started:
             return
         if data.strip() == b"[DONE]":
-            # With the mark a response is complete, also without a finish reason (T131).
+            # `[DONE]` marks a complete response even without a finish reason (T131).
             self._complete(events)
             return
         wire = self._read_event(data, events)
@@ -266,7 +268,7 @@ class ChatStreamDecoder(SseStreamDecoder):
             self._decode_chunk(wire, events, is_error="choices" not in wire)
 
     def _decode_chunk(self, wire: Wire, events: list[StreamEvent], *, is_error: bool) -> None:
-        # OpenRouter sends an error object inside a stream that began with status 200 (T132).
+        # OpenRouter sends an error object inside a stream with status 200 (T132).
         is_error = is_error or bool(wire.get("error")) or wire.get("object") == "error"
         if not is_error and "choices" not in wire and "usage" not in wire:
             return
@@ -294,7 +296,7 @@ class ChatStreamDecoder(SseStreamDecoder):
         fold.add_choice(choice)
         delta = maybe_object(choice.get("delta"))
         if not delta and fold.is_empty:
-            # A plain response, or a host that sends the whole message in one chunk.
+            # A plain response, or a host that sends the complete message in one chunk.
             delta = maybe_object(choice.get("message"))
         fold.add_delta(delta)
         if fold is self._first:
@@ -306,7 +308,7 @@ class ChatStreamDecoder(SseStreamDecoder):
                 fold.legacy_call().add({"function": delta["function_call"]})
 
     def _report_delta(self, delta: Wire, events: list[StreamEvent]) -> None:
-        """Report a delta, in the order of the blocks that it belongs to."""
+        """Append the events of a delta, in the order of the blocks that it belongs to."""
         self._report_thinking(delta, events)
         content = delta.get("content")
         if isinstance(content, str):
@@ -327,7 +329,7 @@ class ChatStreamDecoder(SseStreamDecoder):
             self._order.add_arguments(legacy_call, piece, events)
 
     def _report_part(self, part: Wire, events: list[StreamEvent]) -> None:
-        """Report a part of the content, as Mistral sends them."""
+        """Append the events of a content part, which only Mistral sends."""
         event = _PART_EVENTS.get(str(part.get("type")))
         if event is None:
             for block in decode_content_parts([part], self._issuer)[0]:
@@ -344,7 +346,7 @@ class ChatStreamDecoder(SseStreamDecoder):
 
     def _report_thinking(self, delta: Wire, events: list[StreamEvent]) -> None:
         details = decode_reasoning_details(maybe_list(delta.get(DETAILS_KEY)), self._issuer)
-        # Hosts send the same text under two names at once: it is reported once (T52).
+        # Some hosts send the same text under two keys: it becomes one event (T52).
         texts = (maybe_text(delta.get(key)) for key in TEXT_KEYS)
         text = next(filter(None, texts), None) or thinking_text(details)
         if text:
@@ -366,7 +368,7 @@ class ChatStreamDecoder(SseStreamDecoder):
         self._order.add_arguments(call, call.add(fragment), events)
 
     def _begin_response(self, events: list[StreamEvent]) -> None:
-        if self._has_begun:
+        if self._has_started:
             return
         response_id = maybe_text(self._envelope.get("id")) or None
         model = maybe_text(self._envelope.get("model"))
@@ -385,7 +387,7 @@ class ChatStreamDecoder(SseStreamDecoder):
         return decode_body(body, self._context, message_id=self._message_id, status=status)
 
     def _final_message(self, status: MessageStatus, events: list[StreamEvent]) -> Message:
-        """Build the final message, and report what no event has reported of it."""
+        """Build the final message, and append events for its blocks that have none."""
         self._begin_response(events)
         self._order.finish(events)
         message = self._build_message(status)

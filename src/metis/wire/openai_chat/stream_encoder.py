@@ -1,7 +1,7 @@
-"""Streams of Chat Completions, encoded: stream events to bytes.
+"""Stream encoder of Chat Completions: stream events in, chunks as server-sent events out.
 
-Deltas say what events carry. The last chunks say the rest of what a plain response would: keys of
-the host, log probabilities, annotations, typed reasoning, other choices.
+Deltas carry the content of events. The last chunks carry the remaining keys of a plain response:
+keys of the host, log probabilities, annotations, typed reasoning, other choices.
 """
 
 from typing import Any
@@ -35,11 +35,11 @@ from metis.wire.stream_encoder import BaseStreamEncoder
 
 _CHUNK = "chat.completion.chunk"
 _THINKING_KEYS = {"reasoning_content": ""}
-"""Where thinking of other protocols goes."""
+"""The key for thinking of other protocols, with an empty text as its form."""
 
 
 class _Call:
-    """One call of the stream, and what was written of it."""
+    """One call of the stream, and the state of its encoding."""
 
     def __init__(self, index: int, kind: str) -> None:
         self.index = index
@@ -51,7 +51,7 @@ class _Call:
 
 
 class ChatStreamEncoder(BaseStreamEncoder):
-    """Encodes the stream of one response: encode each event, then finish."""
+    """Turns the events of one response into the bytes of a stream."""
 
     protocol = PROTOCOL
     wire_id_prefix = WIRE_ID_PREFIX
@@ -63,41 +63,41 @@ class ChatStreamEncoder(BaseStreamEncoder):
         self._before_delta = self._after_delta = b""
         self._calls: dict[str, _Call] = {}
         self._text_keys: Wire = {}
-        """How the text of the open block is spelled, if not as a string in `content`."""
+        """The original keys for text of the open block, if it is not a string in `content`."""
         self._text_index = -1
         self._written: dict[str, list[str]] = {}
-        """The pieces that were written of each key of the message."""
+        """The pieces of text that were encoded for each key of the message."""
         self._detail_lengths: dict[str, int] = {}
         self._has_failed = False
 
     def encode(self, event: StreamEvent) -> bytes:
-        """Encode an event; some events need no bytes."""
+        """Encode one event; returns no bytes for some events and for any event after the end."""
         if self._has_ended:
             return b""
         encode = self._encoders[type(event)]
         if self._envelope or isinstance(event, MessageStart | UsageUpdate | StreamError):
             return encode(self, event)
-        # A client expects the role first, also of a stream that lacks the event for it.
+        # Clients expect a first chunk with the role, even if there is no message_start event.
         return self._message_start(MessageStart(event.message_id)) + encode(self, event)
 
     def finish(self) -> bytes:
-        """Encode the mark of the end; a stream that failed or was cut off has none."""
+        """Return `[DONE]`, or an error for a stream without a final event; nothing if it failed."""
         if not self._has_ended:
             return super().finish()
         return b"" if self._has_failed else encode_sse(b"[DONE]")
 
     def _message_start(self, event: MessageStart) -> bytes:
         super()._message_start(event)
-        made_id = "" if self._is_native else f"chatcmpl-{event.message_id}"
+        default_id = "" if self._is_native else f"chatcmpl-{event.message_id}"
         self._envelope = {
-            "id": event.response_id or made_id,
+            "id": event.response_id or default_id,
             "object": _CHUNK,
             "created": int(self._context.created_at.timestamp()),
             "model": model_name(self._context.model or event.model),
         }
         if self._is_native and event.original_form is not None:
             self._envelope = {**event.original_form, "object": _CHUNK}
-        # Deltas differ in one value: the bytes around it are written once per stream.
+        # Chunks differ only in the delta, so that the bytes around it are encoded once per stream.
         self._before_delta = write_json(self._envelope)[:-1] + b',"choices":[{"index":0,"delta":'
         self._after_delta = b',"logprobs":null,"finish_reason":null}]}'
         return self._delta({"role": "assistant", "content": ""})
@@ -108,7 +108,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
             self._text_index = index
             self._text_keys = dict((self._is_native and event.original_form) or {})
         if self._text_keys:
-            return self._spelled(self._text_keys, text)
+            return self._encode_text(self._text_keys, text)
         if not text:
             return b""
         self._written.setdefault("content", []).append(text)
@@ -118,13 +118,14 @@ class ChatStreamEncoder(BaseStreamEncoder):
         text, index = event.text, event.content_block_index
         if index != self._text_index or event.original_form is not None:
             self._text_index = index
-            # Without them the end of the message says which keys its host uses for thinking.
+            # Without keys the thinking is encoded with the end of the message, under the keys of
+            # its original form.
             keys = event.original_form if self._is_native else _THINKING_KEYS
             self._text_keys = dict(keys or {})
-        return self._spelled(self._text_keys, text) if self._text_keys else b""
+        return self._encode_text(self._text_keys, text) if self._text_keys else b""
 
     def _block(self, event: BlockAdded) -> bytes:
-        """Encode a part of the content as it came; of others the end of the message says more."""
+        """Encode a native content part; other blocks are encoded with the end of the message."""
         self._text_index = -1
         form = event.original_form
         if not self._is_native or form is None or "content" not in form:
@@ -132,7 +133,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
         self._written.setdefault("content", [])
         return self._delta(dict(form))
 
-    def _spelled(self, keys: Wire, text: str) -> bytes:
+    def _encode_text(self, keys: Wire, text: str) -> bytes:
         """Encode text under the keys that its provider uses for it."""
         delta: Wire = {}
         for key, form in keys.items():
@@ -153,7 +154,8 @@ class ChatStreamEncoder(BaseStreamEncoder):
 
     def _call(self, tool_use_id: str) -> _Call:
         if tool_use_id not in self._calls:
-            raise EncodeError(f"the call {tool_use_id} has not begun in this stream")
+            fault = f"the call {tool_use_id} is not open: encode its tool_use_start first"
+            raise EncodeError(fault)
         return self._calls[tool_use_id]
 
     def _tool_start(self, event: ToolUseStart) -> bytes:
@@ -167,7 +169,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
         number = sum(call.index >= 0 for call in self._calls.values())
         call = self._calls[event.tool_use_id] = _Call(number, kind)
         call.tool = tool if is_custom else None
-        # A host that gives no ids to calls gets none.
+        # Calls of a host without ids are encoded without ids.
         wire_id = event.provider_id if self._is_native else self._wire_id(event)
         keys: Wire = {"id": wire_id} if wire_id else {}
         call.keys = {"type": kind, **form}
@@ -177,7 +179,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
 
     def _tool_input(self, event: ToolUseInputDelta) -> bytes:
         call = self._call(event.tool_use_id)
-        # The text of a custom tool is within JSON here, and known when that is complete.
+        # The text of a custom tool is a field of the JSON, which can be read only when complete.
         return b"" if call.tool is not None else self._arguments(call, event.partial_json)
 
     def _arguments(self, call: _Call, piece: str) -> bytes:
@@ -189,14 +191,14 @@ class ChatStreamEncoder(BaseStreamEncoder):
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
         call = self._call(event.tool_use_id)
-        # The end of the message has the arguments in their original form.
+        # The end of a native message contains the arguments in their original form.
         if call.has_arguments or self._is_native:
             return b""
         invalid = event.invalid
         text = write_json(event.final_input).decode() if invalid is None else invalid.raw
         if call.tool is not None and invalid is None:
-            stated = call.tool.text_input(event.final_input)
-            text = text if stated is None else stated
+            free_text = call.tool.text_input(event.final_input)
+            text = text if free_text is None else free_text
         return self._arguments(call, text)
 
     def _encode_end(self, event: MessageComplete) -> bytes:
@@ -204,7 +206,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
         choices = [maybe_object(choice) for choice in maybe_list(body.pop("choices", None))]
         usage = body.pop("usage", None)
         if not self._context.include_usage:
-            usage = None  # clients that did not ask for it may fail at a chunk without choices
+            usage = None  # clients that did not request it may fail on a chunk without choices
         if self._is_native:
             self._envelope |= body
             self._envelope["object"] = _CHUNK
@@ -213,17 +215,17 @@ class ChatStreamEncoder(BaseStreamEncoder):
         first, *others = choices or [{}]
         delta = self._remaining(maybe_object(first.get("message")))
         chunks: list[Wire] = [{"choices": [_chunk_choice(first, delta)]}]
-        chunks += ({"choices": [_chunk_choice(other, _whole(other))]} for other in others)
+        chunks += ({"choices": [_chunk_choice(other, _complete_delta(other))]} for other in others)
         if usage is not None and first.get("finish_reason") is None:
-            # A chunk without a finish reason must not look like one of the deltas.
+            # Without a finish reason the usage marks this chunk as the last one.
             chunks[-1]["usage"] = usage
         elif usage is not None:
-            # As OpenAI does: usage has a chunk of its own, without choices.
+            # OpenAI sends the usage in a separate chunk without choices.
             chunks.append({"choices": [], "usage": usage})
         return b"".join(encode_sse(write_json({**self._envelope, **chunk})) for chunk in chunks)
 
     def _remaining(self, message: Wire) -> Wire:
-        """Return what no delta has said of a message."""
+        """Return the delta with everything of a message that earlier deltas do not contain."""
         delta: Wire = {}
         for key, value in message.items():
             if key == "tool_calls":
@@ -231,7 +233,8 @@ class ChatStreamEncoder(BaseStreamEncoder):
             elif key == "function_call":
                 delta[key] = self._remaining_legacy(maybe_object(value))
             elif key == DETAILS_KEY:
-                delta[key] = [self._remaining_detail(maybe_object(each)) for each in value or ()]
+                details = map(maybe_object, value or ())
+                delta[key] = [self._remaining_detail(detail) for detail in details]
             elif key in self._written:
                 text = "".join(self._written[key])
                 if isinstance(value, str) and value != text and value.startswith(text):
@@ -255,11 +258,11 @@ class ChatStreamEncoder(BaseStreamEncoder):
             }
             content = maybe_object(wire.get(call.kind))
             key = "input" if call.kind == "custom" else "arguments"
-            rest = {name: value for name, value in content.items() if name not in ("name", key)}
+            unsent = {name: value for name, value in content.items() if name not in ("name", key)}
             if not call.has_arguments and content.get(key):
-                rest[key] = content[key]
-            if rest:
-                keys[call.kind] = rest
+                unsent[key] = content[key]
+            if unsent:
+                keys[call.kind] = unsent
             if keys:
                 fragments.append({"index": index, **keys})
         return fragments
@@ -277,7 +280,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
         text = maybe_text(detail.get(key))
         return {**detail, key: text[length:]} if length and text is not None else detail
 
-    def _encode_rest(self, message: Message, /) -> bytes:
+    def _encode_unsent(self, message: Message, /) -> bytes:
         if not self._envelope:
             return b""
         body = read_object(self.encode_response(message, self._context), "response")
@@ -292,12 +295,12 @@ class ChatStreamEncoder(BaseStreamEncoder):
 
 
 def _identity(detail: Wire) -> str:
-    """Return what makes fragments parts of one detail; an id may come later than the text."""
+    """Return the key of a detail; ids are not part of it, because they may follow the text."""
     return f"{detail.get('type')} {detail.get('index')}"
 
 
 def _part(form: Wire, text: str) -> Wire:
-    """Return a piece of a content part, as Mistral sends them."""
+    """Return a content part with a piece of text, which only Mistral has in streams."""
     if form.get("type") != "thinking":
         return {**form, "text": text}
     chunks = [{"type": "text", "text": text}] if text else maybe_list(form.get("thinking"))
@@ -309,7 +312,7 @@ def _chunk_choice(choice: Wire, delta: Wire) -> Wire:
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **keys}
 
 
-def _whole(choice: Wire) -> Wire:
+def _complete_delta(choice: Wire) -> Wire:
     """Return the message of a choice as one delta."""
     message = dict(maybe_object(choice.get("message")))
     calls = maybe_list(message.get("tool_calls"))

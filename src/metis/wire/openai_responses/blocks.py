@@ -1,12 +1,12 @@
 """Content parts and reasoning items of OpenAI Responses, to and from canonical blocks.
 
-A decoded part is *exact* if encoding it gives the JSON that was read. A part that is not exact
-is stored in its original form, and one without a canonical meaning becomes an opaque block.
+A decoded part is *exact* if encoding it gives the JSON that it was decoded from. The JSON of other
+parts is stored in the original form of the message; a part of unknown type becomes an opaque block.
 
-Of a reasoning item the readable text is its content, or else its summary; the sealed part is the
-signature. An item without readable text is redacted thinking. A client of this protocol can keep
-the thinking of another provider for us: it travels in an envelope in place of the sealed part,
-which adapters write and open (T71).
+The text of a thinking block is the content of its reasoning item or, without content, the summary;
+the signature is the sealed part. An item without readable text becomes redacted thinking. Clients
+of this protocol receive the seals of other providers in an envelope in place of the sealed part;
+adapters write and read the envelopes (T71).
 """
 
 import base64
@@ -54,15 +54,15 @@ OriginalForm = dict[str, Any]
 
 _PARAGRAPH = "\n\n"
 
-# Sorted keys: a history gives the same bytes before and after it was stored. Otherwise the prompt
-# cache misses without an error (T176).
+# Keys are sorted, so that the bytes do not change when a history is stored and loaded. Otherwise
+# the prompt cache misses without an error (T176).
 write_json = msgspec.json.Encoder(order="deterministic").encode
 read_json = msgspec.json.Decoder().decode
 _new_text = raw_constructor(TextBlock)
 
 
 def opaque_block(wire: Any, issuer: str) -> OpaqueBlock:
-    """Return a block that carries an item or a part without a canonical meaning as it was sent."""
+    """Return an opaque block with the JSON of an item or part that has no canonical meaning."""
     return OpaqueBlock(issuer, Raw(write_json(wire)), maybe_text(maybe_object(wire).get("type")))
 
 
@@ -76,7 +76,7 @@ def decode_part(wire: Any, issuer: str) -> ContentBlock | None:
 def decode_parts(
     parts: Sequence[Any], issuer: str
 ) -> tuple[tuple[ContentBlock, ...], dict[str, Any]]:
-    """Decode a list of parts; also return, by index, the parts that are not exact."""
+    """Decode a list of parts into blocks and, by index, the parts that are not exact."""
     blocks: list[ContentBlock] = []
     original_parts: dict[str, Any] = {}
     for index, part in enumerate(parts):
@@ -92,17 +92,17 @@ def decode_parts(
 def encode_parts(
     blocks: Sequence[ContentBlock], original_parts: Mapping[str, Any], issuer: str = PROTOCOL
 ) -> list[Any]:
-    """Encode blocks as parts; an original part is used while it decodes to the same block."""
-    originals_now: dict[int, Any] = {}
+    """Encode blocks as parts; an original part is used if it still decodes to the same block."""
+    by_new_index: dict[int, Any] = {}
     if original_parts:
         issuer = next(filter(None, map(_issuer_of, blocks)), issuer)
-        before = {
+        stored = {
             int(index): write_sorted(decode_part(part, issuer))
             for index, part in original_parts.items()
         }
-        places = aligned(before, [write_sorted(block) for block in blocks])
-        originals_now = {now: original_parts[str(index)] for index, now in places.items()}
-    parts = (originals_now.get(index) or encode_part(block) for index, block in enumerate(blocks))
+        new_indexes = aligned(stored, [write_sorted(block) for block in blocks])
+        by_new_index = {new: original_parts[str(old)] for old, new in new_indexes.items()}
+    parts = (by_new_index.get(index) or encode_part(block) for index, block in enumerate(blocks))
     return [part for part in parts if part is not None]
 
 
@@ -168,7 +168,7 @@ def _decode_file(part: Wire, issuer: str) -> ContentBlock | None:
 
 
 def _decode_file_data(data: str, media_type: str, name: str | None) -> ContentBlock:
-    """Return the block that fits the media type of a file."""
+    """Return a block of the type that fits the media type of a file."""
     match media_type.partition("/")[0]:
         case "image":
             return ImageBlock(ImageSource("base64", data), media_type)
@@ -177,7 +177,7 @@ def _decode_file_data(data: str, media_type: str, name: str | None) -> ContentBl
         case "video":
             return VideoBlock(MediaSource("base64", data), media_type)
         case _:
-            # All providers accept a text, few of them the many media types of text files.
+            # All providers accept text, but few accept the media types of text files.
             text = _text_in_file(data, media_type)
             if text is not None:
                 return DocumentBlock(MediaSource("text", text), "text/plain", name)
@@ -214,7 +214,7 @@ def _encode_text(block: TextBlock) -> Wire:
 
 def _encode_image(block: ImageBlock) -> Wire | None:
     url = media_url(block.source, block.media_type)
-    # OpenAI lets `detail` be left out; some other servers of the protocol want the key (T100).
+    # `detail` is optional for OpenAI, but other servers of the protocol require it (T100).
     return None if url is None else {"type": "input_image", "detail": "auto", "image_url": url}
 
 
@@ -248,7 +248,7 @@ _ENCODERS: Mapping[type, Callable[[Any], Wire | Raw | None]] = {
 
 
 def decode_reasoning_item(wire: Wire, issuer: str) -> tuple[AnyThinking, OriginalForm] | None:
-    """Decode a reasoning item to a block and its original form; None if its form is unknown."""
+    """Decode a reasoning item into a block and its original form; None if it is malformed."""
     # Items of servers other than OpenAI may lack the id, the sealed part, or both.
     sealed, item_id = wire.get("encrypted_content"), wire.get("id")
     if not isinstance(sealed, str | None) or not isinstance(item_id, str | None):
@@ -264,18 +264,18 @@ def decode_reasoning_item(wire: Wire, issuer: str) -> tuple[AnyThinking, Origina
     if plain == wire:
         return block, {}
     if item_id is None:
-        # The block has no id: the item is stored as it is.
+        # Without an id the keys cannot be merged by item, so that the whole item is stored.
         return block, {"wire": wire}
     changed = {key: value for key, value in wire.items() if plain.get(key, UNSET) != value}
     return block, {"keys": changed, "absent": [key for key in plain if key not in wire]}
 
 
 def _readable_text(wire: Wire) -> str | None:
-    """Return the text of a reasoning item; None if its parts are of unknown form."""
+    """Return the text of a reasoning item; None if one of its parts has no text."""
     content, summary = _texts(wire.get("content")), _texts(wire.get("summary"))
     if content is None or summary is None:
         return None
-    # gpt-oss servers send the reasoning itself as content; OpenAI sends summaries only.
+    # Servers of gpt-oss send the full reasoning as content; OpenAI sends only summaries.
     return "".join(content) or _PARAGRAPH.join(summary)
 
 
@@ -288,20 +288,20 @@ def _texts(parts: Any) -> list[str] | None:
 
 
 def encode_reasoning_item(block: AnyThinking, form: Mapping[str, Any]) -> Wire:
-    """Encode thinking as a reasoning item; its original form is used while it means the same."""
+    """Encode thinking as a reasoning item; its original form is used if it is unchanged."""
     original: Wire | None = form.get("wire")
     if original is not None:
         decoded = decode_reasoning_item(original, block.issuer or "")
-        is_same = decoded is not None and decoded[0] == block
-        return original if is_same else encode_plain_thinking(block)
+        is_unchanged = decoded is not None and decoded[0] == block
+        return original if is_unchanged else encode_plain_thinking(block)
     plain = encode_plain_thinking(block)
     if not form:
         return plain
     wire = {key: value for key, value in plain.items() if key not in form.get("absent", ())}
     wire |= form.get("keys", {})
     sealed = wire.get("encrypted_content") or None
-    is_same = _readable_text(wire) == _text_of(block) and sealed == _sealed_part(block)
-    return wire if is_same else plain
+    is_unchanged = _readable_text(wire) == _text_of(block) and sealed == _sealed_part(block)
+    return wire if is_unchanged else plain
 
 
 def encode_plain_thinking(block: AnyThinking) -> Wire:
@@ -309,7 +309,7 @@ def encode_plain_thinking(block: AnyThinking) -> Wire:
     text = _text_of(block)
     wire: Wire = {
         "type": "reasoning",
-        # OpenAI answers 400 `missing required field summary` without the key (T66).
+        # OpenAI rejects an item without the key: 400, `missing required field summary` (T66).
         "summary": [{"type": "summary_text", "text": text}] if text else [],
     }
     if block.id is not None:
@@ -321,7 +321,7 @@ def encode_plain_thinking(block: AnyThinking) -> Wire:
 
 
 def encode_foreign_thinking(block: AnyThinking, item_id: str) -> Wire:
-    """Encode another provider's thinking for a client; its seal is in an envelope already."""
+    """Encode another provider's thinking for a client; its seal must already be an envelope."""
     return encode_plain_thinking(replace(block, id=item_id))
 
 

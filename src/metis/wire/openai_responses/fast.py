@@ -1,6 +1,6 @@
-"""Fast paths of OpenAI Responses: shortcuts for the items and deltas that come most often.
+"""Fast paths of OpenAI Responses: shortcuts for the most frequent items and deltas.
 
-Each duplicates rules of another module, for speed only; everything else takes the plain path.
+Each duplicates rules of another module, for speed only; all other input takes the general path.
 
 - `decode_request` and `FastInputDecoder` duplicate the decoding of strings, calls and outputs in
   `request`: a client sends its whole history with every request, and a gateway decodes it.
@@ -43,12 +43,12 @@ _new_result = raw_constructor(ToolResultBlock)
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
-    """Decode a request body."""
+    """Decode a request body, with shortcuts for common items."""
     return decode_with(FastInputDecoder(context), body)
 
 
 class FastInputDecoder(InputDecoder):
-    """Decodes messages and outputs that are a string, and function calls."""
+    """Decodes string messages, string outputs and function calls without general item decoding."""
 
     def add_items(self, items: Sequence[Any]) -> None:
         """Decode items, in order."""
@@ -92,7 +92,7 @@ class FastInputDecoder(InputDecoder):
         return True
 
 
-# Encoding: the fields of these Structs are in the order of the alphabet, as sorted keys are.
+# Encoding: the fields of these Structs are in alphabetical order, so that the JSON has sorted keys.
 
 
 class _MessageItem(Struct, gc=False):
@@ -128,7 +128,7 @@ class FastResponsesHistoryEncoder(ResponsesHistoryEncoder):
             raw = message.metadata.provider_raw
             form = EMPTY if raw is None else raw.get(PROTOCOL, EMPTY)
             role, content = message.role, message.content
-            # A result that stores nothing but the id of its call is as plain as one of ours.
+            # The wire ids of a result are in `self._calls`, so that the form is not needed.
             is_plain = not form or (role is _TOOL and form.keys() == _ONLY_IDS)
             if form == STRING_RUN and len(content) == 1 and type(text := content[0]) is TextBlock:
                 items.append(_MessageItem(text.text, "assistant"))
@@ -137,7 +137,7 @@ class FastResponsesHistoryEncoder(ResponsesHistoryEncoder):
         return items
 
     def _encode_plain(self, role: Role, content: Sequence[ContentBlock], items: list[Any]) -> bool:
-        """Add the items of a message of texts and calls; return false for all others."""
+        """Add the items of a message of texts and calls; return False for any other message."""
         if len(content) == 1:
             block = content[0]
             if type(block) is TextBlock and role is not _TOOL and not block.citations:
@@ -201,8 +201,8 @@ class FastResponsesStreamDecoder(ResponsesStreamDecoder):
     """Decodes deltas of text and of arguments without building JSON objects."""
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
-        if not self._has_begun:
-            self._keep_head(chunk)
+        if not self._has_started:
+            self._store_head(chunk)
         for name, data in self._frames.feed(chunk):
             try:
                 delta = _read_delta(data)

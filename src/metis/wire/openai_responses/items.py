@@ -1,13 +1,14 @@
 """Output items of OpenAI Responses: a run of items of the model is one canonical message.
 
-The items of a run stay together and in order, because OpenAI refuses a reasoning item without the
-item that followed it, and the reverse (T62). What an item says beyond its block is stored beside
-the blocks: of calls by our id, of thinking and images by the provider's, of messages in order.
+The items of a run stay together and in order, because OpenAI rejects a reasoning item without the
+item that followed it, and vice versa (T62). Data of an item that its block does not contain is
+stored in the original form: for calls by tool_use_id, for thinking and images by the provider's id,
+for messages in order.
 
-An output message may hold several parts, each of which is a block. Its original form has the keys
-of the message, and for each part what the block does not say. An empty form is a message that is a
-role and a string. Text of another provider is written with its type as well: OpenAI does not ask
-for it, but other servers of the protocol do.
+An output message may have several parts, each of which is a block. Its original form contains the
+keys of the message, and the data of each part that is not in its block. An empty form means a role
+and a string. Text of another provider is encoded with the type `message`, which OpenAI does not
+require but other servers of the protocol do.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,11 +58,12 @@ from metis.wire.original_form import EMPTY
 from metis.wire.tool_ids import CallIds
 
 ItemPurpose = Literal["history", "echo", "stateless", "response"]
-"""Why items are encoded: as a client's own history, as a response that is sent back, as one that is
-sent back to a provider that stores nothing, or as a response to a client."""
+"""The purpose of encoding items: the history of a client's request (`history`), a response that is
+sent back to a provider that stores it (`echo`) or does not store it (`stateless`), or a response
+for a client (`response`)."""
 
 STRING_RUN: Mapping[str, Any] = {"texts": [STRING_FORM]}
-"""The original form of a run that is one message, a role and a string."""
+"""The original form of a run of one message with a role and a string."""
 
 _TEXT = "output_text"
 _PARAGRAPH = "\n\n"
@@ -73,7 +75,7 @@ _new_text = raw_constructor(TextBlock)
 
 
 def _decode_output_message(wire: Wire) -> tuple[list[TextBlock], MessageForm] | None:
-    """Decode a message to its texts and its original form; None if a part is not text."""
+    """Decode a message into its texts and its original form; None if a part is not text."""
     keys = {key: value for key, value in wire.items() if key not in ("role", "content")}
     content = wire.get("content")
     if isinstance(content, str):
@@ -137,7 +139,7 @@ def encode_foreign_message(block: TextBlock, item_id: str) -> Wire:
     part: Wire = {
         "type": _TEXT,
         "text": block.text,
-        # Chat Completions has annotations of the same type that nest the page: left out.
+        # Annotations of Chat Completions have the same type but nest the page: left out.
         "annotations": [note for note in notes if "url" in note and "type" in note],
         "logprobs": [],
     }
@@ -172,12 +174,12 @@ class OutputRun:
 
     @property
     def has_refusal(self) -> bool:
-        """Whether the model refused in one of its messages."""
+        """Whether one of the messages contains a refusal."""
         parts = (part for form in self.message_forms for part in form.get("parts", ()))
         return any(part.get("type") == "refusal" for part in parts)
 
     def add_text(self, text: str, form: MessageForm = STRING_FORM) -> None:
-        """Add a message that is a role and a string, with its type or without."""
+        """Add a message with a role and a string, with or without a type."""
         self.blocks.append(_new_text(text))
         self.message_forms.append(form)
 
@@ -217,7 +219,7 @@ class OutputRun:
             stored["thoughts"] = self._thinking_forms
         if self._image_forms:
             stored["pictures"] = self._image_forms
-        # A typed message needs no form: that is how texts are encoded without one.
+        # A typed message needs no form, because it is the default encoding of a text.
         if any(form != TYPED_FORM for form in self.message_forms):
             stored["texts"] = self.message_forms
             if self.message_forms != [STRING_FORM]:
@@ -244,7 +246,7 @@ class OutputRun:
 
 
 class _ThinkingKeys:
-    """Gives thinking its key in a run: the provider's id, or its number if that is no key."""
+    """Assigns a key to each thinking block of a run: its id, or its number if that is repeated."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -254,7 +256,7 @@ class _ThinkingKeys:
         """Return the key of the next thinking block."""
         number, block_id = self._count, block.id
         self._count += 1
-        # An id that is missing, or was used before, identifies nothing.
+        # A missing or repeated id does not identify the block.
         if not block_id or block_id in self._used:
             return f"#{number}"
         self._used.add(block_id)
@@ -262,7 +264,7 @@ class _ThinkingKeys:
 
 
 def _decode_image(wire: Wire, issuer: str) -> ArtifactBlock | None:
-    """Decode an image that the model made; None if it is not there yet, or no more."""
+    """Decode a generated image; None for other items and for images without data."""
     item_id, data = wire.get("id"), wire.get("result")
     if wire.get("type") != _IMAGE_CALL or not isinstance(item_id, str) or not isinstance(data, str):
         return None
@@ -292,7 +294,7 @@ def encode_items(
             if is_foreign:
                 yield encode_foreign_message(block, new_item_id("msg", message_id, index))
                 continue
-            # One message may have several texts: they are encoded with the first of them.
+            # All texts of one message are encoded with the first of them.
             message_form = next(forms, TYPED_FORM)
             skipped = text_count(message_form) - 1
             texts = content[index : index + skipped + 1]
@@ -314,7 +316,7 @@ def encode_items(
 
 
 def _with_broken_arguments(wire: Wire, block: ToolUseBlock, purpose: ItemPurpose) -> Wire:
-    """Return a call of a response with arguments that are no JSON object, as they are."""
+    """Return a call of a response with its invalid arguments unchanged, marked as incomplete."""
     # A client would run the call if its arguments were an empty object (T161).
     invalid = block.invalid
     if purpose != "response" or invalid is None or wire.get("type") != FUNCTION:
@@ -325,7 +327,7 @@ def _with_broken_arguments(wire: Wire, block: ToolUseBlock, purpose: ItemPurpose
 
 
 def new_item_id(prefix: str, message_id: str, index: int) -> str:
-    """Return the id of an item that another provider gave no id for."""
+    """Return an item id for a block of another provider."""
     return f"{prefix}_{message_id}_{index}"
 
 
@@ -335,7 +337,7 @@ def _encode_other(
     thinking_keys: _ThinkingKeys,
     foreign_id: str | None,
 ) -> Any:
-    """Encode what is neither text nor call; `foreign_id` is the id of another provider's item."""
+    """Encode a block other than text or call; `foreign_id` is the new id of another provider's."""
     match block:
         case ThinkingBlock() | RedactedThinkingBlock():
             if foreign_id is not None:
@@ -345,7 +347,7 @@ def _encode_other(
         case ArtifactBlock():
             return encode_image(block, form, foreign_id)
         case OpaqueBlock():
-            # Clients would refuse an item of another protocol.
+            # Clients reject an item of another protocol.
             return block.raw if foreign_id is None else None
         case _:
             return None
@@ -354,7 +356,7 @@ def _encode_other(
 def encode_image(
     block: ArtifactBlock, form: Mapping[str, Any], foreign_id: str | None
 ) -> Wire | None:
-    """Encode an image that a model made; None if it is not an image, or has no data here."""
+    """Encode a generated image; None for other artifacts and for images without data."""
     item_id = block.id if foreign_id is None else foreign_id.replace("rs", "ig", 1)
     is_image = block.source.kind == "base64" and block.media_type.startswith("image/")
     if item_id is None or not is_image:
@@ -370,16 +372,16 @@ def _for_purpose(wire: Wire, purpose: ItemPurpose) -> Wire:
     if purpose in ("history", "response"):
         return wire
     if purpose == "stateless" and maybe_text(wire.get("type")) in _TYPES_WITH_ID:
-        # With `store: false` OpenAI answers 400 or 404 to the ids of its own items (T07).
+        # With `store: false` OpenAI rejects ids of its own items with 400 or 404 (T07).
         wire = {key: value for key, value in wire.items() if key != "id"}
     if wire.get("type") == "reasoning":
-        # OpenAI refuses in a request the nulls of its responses, such as `encrypted_content`.
+        # OpenAI rejects null values of its own responses, such as `encrypted_content`, in requests.
         return {key: value for key, value in wire.items() if value is not None}
     return wire
 
 
 def is_plain_item(wire: Wire) -> bool:
-    """Return whether a message says no more than its deltas: all its texts, and nothing else."""
+    """Whether a message contains nothing beyond the texts of its deltas."""
     if (
         wire.get("type") != "message"
         or wire.get("status") != "completed"

@@ -1,7 +1,8 @@
-"""Forms of output messages of OpenAI Responses, and where they belong in a run that was edited.
+"""Original forms of the output messages of OpenAI Responses, and their assignment after an edit.
 
-The texts of a run are blocks, and one message may hold several of them. Its form is found by order
-while the texts are where they were, else by marks of the texts.
+A run is the items of one canonical message. Each text of a run is a block, and one output message
+may contain several texts. The forms of the messages are assigned by order if the number and the
+positions of the texts are unchanged, else by checksums (marks) of the texts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,13 +25,13 @@ from metis.wire.original_form import aligned, is_meaningful, original_form_of
 MessageForm = Mapping[str, Any]
 """The original form of one output message."""
 STRING_FORM: MessageForm = {}
-"""The form of a message that is a role and a string."""
+"""The form of a message that has only a role and a string."""
 TYPED_FORM: MessageForm = {"keys": {"type": "message"}}
-"""The form of a message with its type, as messages without an original form have."""
+"""The form of a message with a type, which is the default for texts without an original form."""
 
 
 def text_count(form: MessageForm) -> int:
-    """Return how many texts a message has."""
+    """Return the number of texts in a message."""
     parts = form.get("parts")
     return 1 if parts is None else len(parts)
 
@@ -38,7 +39,7 @@ def text_count(form: MessageForm) -> int:
 def message_forms(
     content: Sequence[ContentBlock], form: Mapping[str, Any]
 ) -> Iterator[MessageForm]:
-    """Return the forms of the messages in a run, if it still has texts where it had them."""
+    """Return the forms of the messages in a run; none if they cannot be assigned any more."""
     forms: Sequence[MessageForm] | None = form.get("texts")
     if not forms:
         return iter(())
@@ -50,7 +51,7 @@ def message_forms(
 
 
 def text_mark(block: TextBlock) -> int:
-    """Return a number by which a text is found in a message that has changed since."""
+    """Return a checksum by which a text is found in a message that was edited since."""
     return crc32(block.text.encode(errors="surrogatepass"))
 
 
@@ -59,33 +60,37 @@ def _moved_forms(
 ) -> list[MessageForm]:
     """Return a form for each message of a run in which a text was added or removed.
 
-    Texts that were parts of one message stay so, with what was added between them.
+    Texts that were parts of one message remain parts of it, together with texts added between them.
     """
-    owners = [
-        (number, part) for number, form in enumerate(forms) for part in range(text_count(form))
+    # The message and the part of each stored text, and then of each text in the edited content.
+    stored_parts = [
+        (message, part) for message, form in enumerate(forms) for part in range(text_count(form))
     ]
     texts = [(index, block) for index, block in enumerate(content) if type(block) is TextBlock]
-    places = aligned(dict(enumerate(marks)), [text_mark(block) for _, block in texts])
-    owner_of = {now: owners[before] for before, now in places.items() if before < len(owners)}
+    new_numbers = aligned(dict(enumerate(marks)), [text_mark(block) for _, block in texts])
+    part_of = {
+        new: stored_parts[old] for old, new in new_numbers.items() if old < len(stored_parts)
+    }
     moved: list[MessageForm] = []
-    place = 0
-    while place < len(texts):
-        owner = owner_of.get(place)
-        if owner is None:
+    number = 0
+    while number < len(texts):
+        stored_part = part_of.get(number)
+        if stored_part is None:
             moved.append(TYPED_FORM)
-            place += 1
+            number += 1
             continue
-        form = forms[owner[0]]
-        last = _last_part(place, owner[0], texts, owner_of)
+        message, _ = stored_part
+        form = forms[message]
+        last = _last_part(number, message, texts, part_of)
         parts: Sequence[Any] | None = form.get("parts")
         if parts is not None:
-            numbers = (owner_of.get(each) for each in range(place, last + 1))
+            message_parts = (part_of.get(text) for text in range(number, last + 1))
             part_forms: list[Any] = [
-                {} if number is None else parts[number[1]] for number in numbers
+                {} if part is None else parts[part[1]] for part in message_parts
             ]
             form = {**form, "parts": part_forms}
         moved.append(form)
-        place = last + 1
+        number = last + 1
     return moved
 
 
@@ -93,22 +98,22 @@ def _last_part(
     first: int,
     message: int,
     texts: Sequence[tuple[int, TextBlock]],
-    owner_of: Mapping[int, tuple[int, int]],
+    part_of: Mapping[int, tuple[int, int]],
 ) -> int:
-    """Return the last text that belongs to the same message, without a gap between."""
-    last = place = first
-    while place + 1 < len(texts) and texts[place + 1][0] == texts[place][0] + 1:
-        place += 1
-        owner = owner_of.get(place)
-        if owner is not None and owner[0] != message:
+    """Return the number of the last text of a message, if all texts up to it are adjacent."""
+    last = number = first
+    while number + 1 < len(texts) and texts[number + 1][0] == texts[number][0] + 1:
+        number += 1
+        part = part_of.get(number)
+        if part is not None and part[0] != message:
             break
-        if owner is not None:
-            last = place
+        if part is not None:
+            last = number
     return last
 
 
 def _fits_counts(content: Sequence[ContentBlock], counts: Sequence[int]) -> bool:
-    """Return whether the texts among blocks can be split into messages of these many texts."""
+    """Whether the texts among blocks can be split into messages with these numbers of texts."""
     remaining = list(counts)
     missing_texts = 0
     for block in content:
@@ -125,25 +130,25 @@ def _fits_counts(content: Sequence[ContentBlock], counts: Sequence[int]) -> bool
 
 
 _ITEM_KEYS = frozenset({"arguments", "id", "input", "role", "status", "type", "wire"})
-"""Keys of items that blocks stand for, or that mean nothing outside of the protocol."""
+"""Keys of items that blocks contain, or that have no meaning outside of the protocol."""
 _CALL_KEYS = frozenset({"action", "call_id", "name", "operation"})
-"""Keys of calls that the block of a call stands for."""
+"""Keys of calls whose values are in the block of the call."""
 
 _IMAGE_KEYS = frozenset({"output_format", "result"})
 _THINKING_KEYS = frozenset({"content", "encrypted_content", "summary"})
 
 
 def unmapped_keys(message: Message) -> Iterator[str]:
-    """Yield the paths of keys that only this protocol has, and that others will not receive."""
+    """Yield the paths of keys that other protocols have no field for."""
     form = original_form_of(message, PROTOCOL)
     for key, value in maybe_object(form.get("keys")).items():
         if key not in _ITEM_KEYS and is_meaningful(key, value):
             yield f"$.{key}"
     texts = [index for index, block in enumerate(message.content) if type(block) is TextBlock]
-    place = 0
+    number = 0
     for message_form in form.get("texts") or ():
-        path = f"$.content[{texts[place]}]" if place < len(texts) else "$.content"
-        place += text_count(message_form)
+        path = f"$.content[{texts[number]}]" if number < len(texts) else "$.content"
+        number += text_count(message_form)
         keys = maybe_object(message_form.get("keys"))
         yield from (f"{path}.{key}" for key in keys if key not in _ITEM_KEYS and keys[key])
         parts = map(maybe_object, message_form.get("parts") or ())
@@ -159,7 +164,7 @@ def unmapped_keys(message: Message) -> Iterator[str]:
 
 
 def _unmapped_item_keys(message: Message, form: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of such keys of generated images and of reasoning."""
+    """Yield the paths of unmapped keys of generated images and reasoning items."""
     images, thinking = maybe_object(form.get("pictures")), maybe_object(form.get("thoughts"))
     for index, block in enumerate(message.content):
         if type(block) is ArtifactBlock:
@@ -168,7 +173,7 @@ def _unmapped_item_keys(message: Message, form: Mapping[str, Any]) -> Iterator[s
         elif isinstance(block, ThinkingBlock | RedactedThinkingBlock):
             stored = maybe_object(thinking.get(str(block.id)))
             keys = maybe_object(stored.get("keys") or stored.get("wire"))
-            # Of the two texts of an item, the summary is the one that its content stands for.
+            # The block contains either the content or the summary of an item; see `blocks`.
             mapped = _THINKING_KEYS - ({"summary"} if keys.get("content") else set[str]())
         else:
             continue

@@ -37,9 +37,9 @@ _OPTION_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "parallel_tool_calls": bool,
     "stream": bool,
 }
-"""The shared options that have the same name here, and the type of their values."""
+"""The shared options whose key in a request has the same name, and the types of their values."""
 SHARED_KEYS = frozenset({*_OPTION_TYPES, "tool_choice", "tools"})
-"""The keys of a request that the shared options and the tools stand for."""
+"""The keys of a request that shared options and tools determine."""
 COMMON_KEYS = frozenset(
     {
         "include",
@@ -53,7 +53,7 @@ COMMON_KEYS = frozenset(
         "user",
     }
 )
-"""The other keys that all hosts accept: not those that refer to what one host stores."""
+"""Other keys that all hosts accept; keys that refer to data stored by one host are excluded."""
 
 _TOOL_MODES: Mapping[str, ToolMode] = {"auto": "auto", "none": "none", "required": "required"}
 _REASONING = "reasoning"
@@ -70,13 +70,13 @@ def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
 
 
 def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, _form: ReasoningForm | None) -> None:
-    # This API has no budget of tokens; medium is its default effort.
+    # The Responses API has no token budget; medium is its default effort.
     effort = None if reasoning is None else reasoning.effort or "medium"
     set_inner_keys(wire, _REASONING, {"effort": effort})
 
 
 REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
-"""How a request controls reasoning."""
+"""Reasoning is an effort in `reasoning.effort`."""
 
 
 def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
@@ -104,11 +104,11 @@ def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: Sch
 
 
 OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format, has_name=True)
-"""How a request asks for JSON output."""
+"""The output format in `text.format`."""
 
 
 def decode_tools(wire: Any) -> tuple[ToolDefinition, ...]:
-    """Decode the functions that the client runs; all other tools stay native options."""
+    """Decode the function tools of a request; all other tools remain in the native options only."""
     tools = (_decode_tool(maybe_object(tool)) for tool in maybe_list(wire))
     return tuple(tool for tool in tools if tool is not None)
 
@@ -128,9 +128,11 @@ def _decode_tool(wire: Wire) -> ToolDefinition | None:
     )
 
 
-def declared_tools(native: Mapping[str, Any], more: Sequence[Any] = ()) -> tuple[DeclaredTool, ...]:
-    """Return the tools of a request that are no plain functions."""
-    return declare(maybe_list(native.get("tools")), more, dict)
+def declared_tools(
+    native: Mapping[str, Any], loaded: Sequence[Any] = ()
+) -> tuple[DeclaredTool, ...]:
+    """Return the tools of a request that are not plain functions; see `declare`."""
+    return declare(maybe_list(native.get("tools")), loaded, dict)
 
 
 def _encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
@@ -140,7 +142,7 @@ def _encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
             "name": tool.name,
             "description": tool.description,
             "parameters": tool.input_schema,
-            # The default of this API is true, and a strict schema must be closed at every depth.
+            # The default is true, but OpenAI rejects a strict schema with an open object anywhere.
             "strict": False,
         }
         for tool in tools
@@ -158,9 +160,9 @@ def decode_options(wire: Wire) -> AdapterOptions:
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """Encode the options as keys of a request; native keys stay while they mean the same."""
-    given = options.native.get(PROTOCOL, {})
-    wire = dict(given)
+    """Encode options as keys of a request; native keys with the same meaning remain unchanged."""
+    native_keys = options.native.get(PROTOCOL, {})
+    wire = dict(native_keys)
     native = _decode_shared(wire)
     for name in (*_OPTION_TYPES, "tool_choice"):
         value = getattr(options, name)
@@ -169,22 +171,22 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
             set_or_remove(wire, name, _encode_tool_choice(value) if is_choice else value)
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
     OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
-    given_tools = maybe_list(wire.get("tools"))
-    if decode_tools(given_tools) != tuple(tools):
-        others = [tool for tool in given_tools if _decode_tool(maybe_object(tool)) is None]
+    native_tools = maybe_list(wire.get("tools"))
+    if decode_tools(native_tools) != tuple(tools):
+        others = [tool for tool in native_tools if _decode_tool(maybe_object(tool)) is None]
         set_or_remove(wire, "tools", [*others, *_encode_tools(tools)] or None)
-    if not wire.get("tools") and "parallel_tool_calls" not in given:
-        # OpenAI answers 400 to the flag without tools (T114); a client's own flag is passed on.
+    if not wire.get("tools") and "parallel_tool_calls" not in native_keys:
+        # OpenAI rejects the flag without tools with 400 (T114); a client's flag is passed on.
         wire.pop("parallel_tool_calls", None)
     return wire
 
 
 def fit_target(target: Target, options: AdapterOptions) -> Target:
-    """Return the target as native options change it: what it stores, and whether ids are valid."""
+    """Return the target of a projection, adapted to `store` and the stored history of a request."""
     native = options.native.get(PROTOCOL)
     if not native:
         return target
-    # With `store: false` nothing can be referred to by its id later (T07).
+    # With `store: false` items cannot be referenced by id in later requests (T07).
     stores_history = bool(native.get("previous_response_id") or native.get("conversation"))
     accepts_ids = target.accepts_thinking_ids and native.get("store") is not False
     if (stores_history, accepts_ids) == (target.stores_history, target.accepts_thinking_ids):
@@ -193,13 +195,13 @@ def fit_target(target: Target, options: AdapterOptions) -> Target:
 
 
 def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shared options that a request states."""
+    """Decode the shared options of a request; options that are not set are left out."""
     if not wire:
         return {}
     options: dict[str, Any] = {
         name: value
         for name, kind in _OPTION_TYPES.items()
-        # A boolean is an integer to Python, but no number in JSON.
+        # Booleans are instances of int in Python, but not numbers in JSON.
         if isinstance(value := wire.get(name), kind)
         and (kind is bool or not isinstance(value, bool))
     }

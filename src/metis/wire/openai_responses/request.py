@@ -1,8 +1,8 @@
 """Requests of OpenAI Responses, both directions.
 
-A run of items of the model is one canonical message; each input message and each tool output is
-one of its own. The instructions are the first message. Everything in a request that is neither item
-nor tool becomes an option.
+A run of consecutive items of the model becomes one canonical message; each input message and each
+tool output becomes a separate one. The instructions become the first message. All keys except input
+and tools become options.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,15 @@ from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import raw_constructor
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.history import EncodedMessages, HistoryEncoder
-from metis.wire.json_access import Wire, maybe_list, maybe_text, object_at, read_object, read_value
+from metis.wire.json_access import (
+    Wire,
+    maybe_list,
+    maybe_text,
+    object_at,
+    read_object,
+    read_value,
+    unknown_role,
+)
 from metis.wire.openai_responses.blocks import (
     PROTOCOL,
     OriginalForm,
@@ -48,7 +56,7 @@ _INPUT_ROLES: Mapping[str, Role] = {
 _CLIENT_ITEMS = frozenset(
     {"mcp_approval_response", "compaction_trigger", FUNCTION_OUTPUT, CUSTOM_OUTPUT}
 )
-"""Types of items that the client sends, whatever they contain."""
+"""The types of items that only clients create."""
 _PARAGRAPH = "\n\n"
 
 _new_metadata = raw_constructor(MessageMetadata)
@@ -62,7 +70,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
 
 
 def decode_with(decoder: "InputDecoder", body: bytes) -> CanonicalRequest:
-    """Decode a request body with a decoder for its input."""
+    """Decode a request body; `decoder` decodes its input."""
     options = read_object(body, "request")
     _begin(decoder, options)
     value = options.get("input")
@@ -71,8 +79,8 @@ def decode_with(decoder: "InputDecoder", body: bytes) -> CanonicalRequest:
     elif isinstance(value, list):
         decoder.add_items(maybe_list(value))
     elif value is not None:
-        raise DecodeError("the input is a text or a list of items", path="$.input")
-    # An empty list or null stays an option, so that it is written back as it was.
+        raise DecodeError("the input must be a string or a list of items", path="$.input")
+    # An empty list or null remains an option, so that it is encoded again.
     if value or isinstance(value, str):
         del options["input"]
     tools = decode_tools(options.get("tools"))
@@ -110,7 +118,7 @@ class InputDecoder(RequestDraft):
         )
 
     def paused(self) -> Self | None:
-        """Return a draft that goes on after these items; None within a run of the model."""
+        """Return a draft that continues after these items; None inside a run of the model."""
         return super().paused() if self._run is None else None
 
     def _detach(self) -> None:
@@ -122,7 +130,7 @@ class InputDecoder(RequestDraft):
         return super().messages()
 
     def add_text(self, role: Role, text: str, form: Mapping[str, Any]) -> None:
-        """Add a message of one text."""
+        """Add a message with one text."""
         self._add(role, (_new_text(text),), form)
 
     def add_items(self, items: Sequence[Any]) -> None:
@@ -139,12 +147,12 @@ class InputDecoder(RequestDraft):
                 self._add_input_message(_INPUT_ROLES[role or ""], wire)
                 return
             if role != "assistant":
-                raise DecodeError("unknown role of a message", path=f"$.input[{index}]")
+                raise unknown_role(wire.get("role"), f"$.input[{index}]")
         output = decode_tool_output(wire, self._ids, self._origin)
         if output is not None:
             result, form = output
             self._add_result(result, {key: value for key, value in form.items() if value})
-        # What the client sends ends the run; every other unknown item is one of the model's.
+        # Items of the client end the run; any other unknown item belongs to the model.
         elif role in _INPUT_ROLES or kind in _CLIENT_ITEMS:
             self._close_run()
             sender = _INPUT_ROLES.get(role or "", Role.USER)
@@ -156,7 +164,7 @@ class InputDecoder(RequestDraft):
         content = wire.get("content")
         form: OriginalForm = {
             "keys": {key: value for key, value in wire.items() if key not in ("role", "content")},
-            # Tells a system message in the input from the instructions.
+            # Distinguishes a system message in the input from the instructions.
             "listed": role is Role.SYSTEM,
         }
         blocks: _Content = ()
@@ -196,7 +204,7 @@ class InputDecoder(RequestDraft):
             return
         self._run = None
         content = tuple(run.blocks)
-        # Most responses are one string: their metadata is shared, and not created for each.
+        # Most responses are one string: they share one metadata object.
         if len(content) == 1 and run.message_forms and not run.message_forms[0]:
             self._drafts.append((Role.ASSISTANT, content, self._string_run_metadata))
         else:
@@ -219,18 +227,18 @@ class ResponsesHistoryEncoder(HistoryEncoder):
     def __init__(self) -> None:
         super().__init__("input", write_json)
         self._batches: tuple[tuple[Message, ...], ...] = ()
-        """The messages as they were added: to copy the encoder does not touch each of them."""
+        """The messages in batches as they were added, so that a copy need not visit each one."""
         self._calls = CallIndex()
         self._instructions: str | None = None
         self._encoded_count = 0
-        """How many batches are encoded for a provider that stores responses."""
+        """How many batches are encoded for requests that store the response."""
         self._stateless: EncodedMessages | None = None
-        """The items for a provider that stores nothing."""
+        """The items for requests with `store: false`."""
         self._stateless_count = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no input beside the instructions."""
+        """Whether there is no input besides the instructions."""
         return not self._batches
 
     def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
@@ -241,7 +249,7 @@ class ResponsesHistoryEncoder(HistoryEncoder):
             if _is_instructions(first):
                 self._instructions = _text_of(first.content)
                 messages = messages[1:]
-        # All calls first: an output may come in another batch than its call.
+        # Calls are recorded before encoding: an output may be in another batch than its call.
         for message in messages:
             if message.metadata.provider_raw is not None:
                 self._calls.add(original_form_of(message, PROTOCOL))
@@ -249,7 +257,7 @@ class ResponsesHistoryEncoder(HistoryEncoder):
             self._batches += (tuple(messages),)
 
     def encode_waiting(self) -> None:
-        """Encode the messages now that other encoders will share, as copies of this one."""
+        """Encode all messages now, so that copies share the bytes."""
         self._all_messages(is_stateless=False).encode_waiting()
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
@@ -266,12 +274,13 @@ class ResponsesHistoryEncoder(HistoryEncoder):
         if new_batches is self._batches:
             record = self._all_messages(is_stateless=is_stateless)
         else:
-            # Items that the provider has stored with the previous response would come twice (T67).
+            # OpenAI prepends the items of the previous response: sent again they would be
+            # duplicates (T67).
             record = EncodedMessages("input", write_json)
             for messages in new_batches:
                 record.add(self._encode_messages(messages, is_stateless=is_stateless))
         if record.is_empty and PROTOCOL in options.native:
-            # A client may leave the input out: a stored prompt or conversation has one.
+            # A client may omit the input if it refers to a stored prompt or conversation.
             return write_json(self._encode_envelope(options, tools))
         return record.body(tools, options, self._encode_envelope)
 
@@ -284,7 +293,7 @@ class ResponsesHistoryEncoder(HistoryEncoder):
     def _all_messages(self, *, is_stateless: bool) -> EncodedMessages:
         if is_stateless:
             record, count = self._stateless, self._stateless_count
-            # Encoders that were copied from one another share this one.
+            # A copy, because copies of this encoder share the record.
             record = EncodedMessages("input", write_json) if record is None else record.copy()
             self._stateless, self._stateless_count = record, len(self._batches)
         else:
@@ -295,12 +304,12 @@ class ResponsesHistoryEncoder(HistoryEncoder):
         return record
 
     def _batches_after(self, response_id: Any) -> tuple[tuple[Message, ...], ...]:
-        """Return the messages after a response that the provider has stored; all without it."""
+        """Return the messages after a stored response; all messages if it is not among them."""
         for number, batch in reversed(list(enumerate(self._batches))):
             for index in reversed(range(len(batch))):
                 if batch[index].metadata.response_id == response_id:
-                    rest = batch[index + 1 :]
-                    return (*([rest] if rest else ()), *self._batches[number + 1 :])
+                    following = batch[index + 1 :]
+                    return (*([following] if following else ()), *self._batches[number + 1 :])
         return self._batches
 
     def _encode_messages(self, messages: Sequence[Message], *, is_stateless: bool) -> list[Any]:
@@ -328,13 +337,13 @@ class ResponsesHistoryEncoder(HistoryEncoder):
 
 
 def _is_instructions(message: Message) -> bool:
-    """Return whether a system message goes beside the input, where clients may have put it."""
+    """Whether a system message belongs to the key `instructions`, not to the input."""
     form = original_form_of(message, PROTOCOL)
     return message.role is Role.SYSTEM and (not form or "instructions" in form)
 
 
 def _string_input(batches: Sequence[Sequence[Message]]) -> str | None:
-    """Return the input of a client that sent nothing but a text."""
+    """Return the input as a string if a client sent it as a string; None otherwise."""
     if len(batches) != 1 or len(batches[0]) != 1:
         return None
     message = batches[0][0]
@@ -349,13 +358,13 @@ def _text_of(content: Sequence[ContentBlock]) -> str:
 def _purpose_of(message: Message, form: Mapping[str, Any], *, is_stateless: bool) -> ItemPurpose:
     if "response" not in form:
         return "history"
-    # The provider has no items of a response that was cut off, so that their ids are unknown to it.
+    # OpenAI does not store an incomplete response, and rejects the unknown ids of its items.
     is_complete = message.metadata.status is MessageStatus.COMPLETE
     return "echo" if is_complete and not is_stateless else "stateless"
 
 
 def _encode_input(message: Message, form: Mapping[str, Any]) -> list[Any]:
-    """Encode an input message; an item that only the provider knows stands for itself."""
+    """Encode an input message; opaque items of the client are sent unchanged."""
     if not form.get("item"):
         return [_encode_input_message(message, form)]
     items: list[Any] = [block.raw for block in message.content if isinstance(block, OpaqueBlock)]

@@ -50,17 +50,17 @@ _APPROVAL = "mcp_approval_request"
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
-    """Decode a response body; an error body raises the error that it stands for."""
+    """Decode a response body; an error body is raised as a ProviderError."""
     provider = context.provider or DEFAULT_PROVIDER
     if has_failed(context):
         raise decode_error(body, context.status, provider)
     wire = body if isinstance(body, dict) else read_object(body, "response")
     output = wire.get("output")
-    # A failed response has status 200 and an error object beside what came before it.
+    # A failed response has HTTP status 200, an error object, and the output before the failure.
     if wire.get("error") and (not output or wire.get("status") == "failed"):
         raise decode_error(wire, context.status, provider)
     if not isinstance(output, list):
-        raise DecodeError("a response has a list of output items", path="$.output")
+        raise DecodeError("a response needs a list of output items", path="$.output")
     return decode_body(wire, context, message_id=new_ulid())
 
 
@@ -72,10 +72,10 @@ def decode_body(
     status: MessageStatus | None = None,
     scope: str | None = None,
 ) -> Message:
-    """Decode a response, complete or partial; `scope` is the response that its calls belong to."""
+    """Decode a response, complete or partial; `scope` is the scope of its call ids."""
     provider = context.provider or DEFAULT_PROVIDER
     response_id, model = maybe_text(wire.get("id")) or None, maybe_text(wire.get("model"))
-    # A copy: a stream decodes its body again as it grows, and needs the output.
+    # A copy, because a stream decodes its body several times and needs the output again.
     envelope = wire.copy()
     ids = response_call_ids(context, scope or response_id or message_id, message_id)
     run = OutputRun(ids, context.provider or PROTOCOL)
@@ -88,7 +88,7 @@ def decode_body(
         provider=provider,
         message_id=message_id,
         model=f"{provider}:{model}" if model else context.model,
-        # A response that runs in the background may only be queued yet.
+        # A background response may still be queued.
         status=status
         or _STATUSES.get(maybe_text(wire.get("status")) or "", MessageStatus.COMPLETE),
         usage=decode_usage(wire.get("usage"), context, wire.get("service_tier")),
@@ -98,7 +98,7 @@ def decode_body(
 
 
 def response_call_ids(context: RequestContext, response_id: str, message_id: str) -> CallIds:
-    """Return the source of our ids for the calls of one response."""
+    """Return the source of tool_use_ids for the calls of one response."""
     ids = CallIds(context.session_id, message_id)
     ids.enter_response(response_id)
     return ids
@@ -113,7 +113,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     is_refusal = any(part.get("type") == "refusal" for part in parts)
     original = _decode_stop_reason(envelope, message.content, is_refusal=is_refusal)
     if "response" in form and reason is not original and reason is not None:
-        # A response that was cancelled or cut off later must not keep its status (T164).
+        # The stored status is outdated if the response was cancelled later (T164).
         status, details = encode_status(reason)
         envelope = {**envelope, "status": status, "incomplete_details": details}
     declared = context.declared_tools
@@ -130,7 +130,7 @@ def encode_output_items(
 
 
 def _new_envelope(message: Message, context: RequestContext) -> Wire:
-    """Return the keys around the items of a response that another protocol gave."""
+    """Return the keys of a response besides its output, for a message of another protocol."""
     metadata = message.metadata
     status, details = encode_status(metadata.stop_reason)
     return {
@@ -146,7 +146,7 @@ def _new_envelope(message: Message, context: RequestContext) -> Wire:
 
 
 def empty_envelope(response_id: str, created: int, model: str) -> Wire:
-    """Return a response without output yet; OpenAI's SDKs require every one of these keys."""
+    """Return a response without output, with all keys that OpenAI's SDKs require."""
     return {
         "id": response_id,
         "object": "response",
@@ -170,7 +170,7 @@ def empty_envelope(response_id: str, created: int, model: str) -> Wire:
 def _decode_stop_reason(
     wire: Wire, content: Sequence[ContentBlock], *, is_refusal: bool
 ) -> StopReason | None:
-    """Return the stop reason; None while the response is not finished."""
+    """Decode the stop reason; None as long as the response is not finished."""
     match wire.get("status"):
         case "queued" | "in_progress":
             return None
@@ -190,14 +190,14 @@ def _completed_reason(content: Sequence[ContentBlock], *, is_refusal: bool) -> S
     for block in content:
         if type(block) is ToolUseBlock:
             return StopReason.TOOL_USE
-        # OpenAI waits for the user to approve a call of an MCP server that it runs.
+        # OpenAI waits until the user approves a call of a hosted MCP server.
         if type(block) is OpaqueBlock and block.kind == _APPROVAL:
             reason = StopReason.PAUSE
     return reason
 
 
 def encode_status(reason: StopReason | None) -> tuple[str, Wire | None]:
-    """Encode a stop reason as the status of a response and why it is incomplete."""
+    """Encode a stop reason as `status` and `incomplete_details` of a response."""
     match reason:
         case StopReason.MAX_TOKENS:
             return "incomplete", {"reason": "max_output_tokens"}
@@ -212,7 +212,7 @@ def encode_status(reason: StopReason | None) -> tuple[str, Wire | None]:
 
 
 def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage | None:
-    """Decode usage into disjoint buckets; None if absent, for unknown is not zero (T153)."""
+    """Decode a usage into disjoint buckets; an absent usage is unknown, not zero (T153)."""
     if not wire:
         return None
     usage = maybe_object(wire)
@@ -238,7 +238,7 @@ def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage 
 
 
 def encode_usage(usage: Usage) -> Wire:
-    """Encode usage; here the input tokens include those of the cache."""
+    """Encode a usage; the input tokens of this protocol include cached tokens."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {

@@ -1,8 +1,8 @@
-"""Streams of OpenAI Responses, decoded: bytes to stream events.
+"""Stream decoder of OpenAI Responses: server-sent events in, stream events out.
 
-The decoder collects the items of the wire, and the final message is decoded from them as from a
-plain response, so that the two cannot differ. The final form of an item is that of the event that
-ends it, or of the final response: the sealed part in `output_item.added` may be incomplete (T65).
+The decoder collects the output items, from which the final message is decoded like that of a plain
+response, so that both give the same message. The final form of an item is in the event that ends
+it, or in the final response: the sealed part in `output_item.added` may be incomplete (T65).
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ _FAILED_STATUSES = ("failed", "cancelled")
 
 
 class ResponsesStreamDecoder(SseStreamDecoder):
-    """Decodes the stream of one response: feed it the bytes as they come, then finish."""
+    """Turns the bytes of one streamed response into events."""
 
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
@@ -47,23 +47,23 @@ class ResponsesStreamDecoder(SseStreamDecoder):
         self._reporter: ItemReporter | None = None
         self._has_done_mark = False
         self._scope = self._message_id
-        """The response that its calls belong to, by the id that it had when it began."""
+        """The scope of call ids: the id of the response in its first event."""
 
     def _end_early(self, events: list[StreamEvent]) -> None:
-        body = None if self._has_begun else self._read_head()
+        body = None if self._has_started else self._read_head()
         if body is not None and isinstance(body.get("output"), list) and not body.get("error"):
             self._decode_end({"response": body}, events)
-        elif body is not None or (not self._has_begun and has_failed(self._context)):
+        elif body is not None or (not self._has_started and has_failed(self._context)):
             error = body if body is not None else self._head
             self._fail(decode_error(error, self._context.status, self._provider), events)
         elif self._has_done_mark and self._items:
-            # Some servers end with `[DONE]` alone: complete, without a final response (T131).
+            # Some servers send `[DONE]` without a final response: it is complete (T131).
             self._decode_end({"response": {"status": "completed"}}, events)
         else:
             super()._end_early(events)
 
     def _read_head(self) -> Wire | None:
-        """Return the JSON object of a body that is not a stream."""
+        """Return the JSON object of a body that is not a stream; None if there is none."""
         try:
             body = maybe_object(read_json(self._head))
         except (ValueError, RecursionError):
@@ -71,8 +71,8 @@ class ResponsesStreamDecoder(SseStreamDecoder):
         return body if "output" in body or "error" in body else None
 
     def _decode_frame(self, name: bytes, data: bytes, events: list[StreamEvent]) -> None:
-        # Before the response begins, such a line belongs to a body that is not a stream.
-        if name != UNREADABLE or self._has_begun:
+        # An unreadable line before the start belongs to a body that is not a stream.
+        if name != UNREADABLE or self._has_started:
             self._decode_event(data, events)
 
     def _decode_event(self, data: bytes, events: list[StreamEvent]) -> None:
@@ -87,12 +87,12 @@ class ResponsesStreamDecoder(SseStreamDecoder):
         decode = self._decoders.get(maybe_text(wire.get("type")) or "")
         if decode is not None:
             decode(self, wire, events)
-        # Some servers send a bare error body in place of an event.
+        # Some servers send an error body instead of an event.
         elif wire.get("error") and "type" not in wire:
             self._decode_error(wire, events)
 
     def _decode_response(self, wire: Wire, events: list[StreamEvent]) -> None:
-        # Later snapshots of the response have more keys, and newer values of the same.
+        # Later snapshots of the response have more keys and newer values.
         self._body |= maybe_object(wire.get("response"))
         self._begin_response(events)
 
@@ -112,7 +112,7 @@ class ResponsesStreamDecoder(SseStreamDecoder):
     def _decode_item_added(self, wire: Wire, events: list[StreamEvent]) -> None:
         item, index = dict(maybe_object(wire.get("item"))), maybe_count(wire.get("output_index"))
         earlier = self._by_id.get(maybe_text(item.get("id")) or "")
-        # A repeated announcement would begin the item a second time, with nothing in it.
+        # A repeated announcement must not start the item again without content.
         is_repeated = earlier is not None and earlier is self._by_index.get(
             -1 if index is None else index
         )
@@ -134,8 +134,8 @@ class ResponsesStreamDecoder(SseStreamDecoder):
         return item
 
     def _item_of(self, wire: Wire, kind: str, events: list[StreamEvent]) -> StreamItem:
-        """Return the item of an event; one that was never announced begins here."""
-        # OpenAI sends both; other servers leave out the id, the index, or the announcement.
+        """Return the item that an event belongs to; an item without announcement is created."""
+        # OpenAI sends an id and an index; other servers omit either, or the announcement.
         index, item_id = maybe_count(wire.get("output_index")), maybe_text(wire.get("item_id"))
         item = self._by_id.get(item_id or "")
         if item is None and index is not None:
@@ -144,24 +144,24 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             item = self._items[-1]
         if item is not None:
             return item
-        new: Wire = {"type": kind}
+        new_item: Wire = {"type": kind}
         if kind == "message":
-            new["role"] = "assistant"
+            new_item["role"] = "assistant"
         if item_id:
-            new["id"] = item_id
-        return self._add_item(new, index, events)
+            new_item["id"] = item_id
+        return self._add_item(new_item, index, events)
 
     def _decode_item_done(self, wire: Wire, events: list[StreamEvent]) -> None:
         final = dict(maybe_object(wire.get("item")))
-        named = {**wire, "item_id": final.get("id") or wire.get("item_id")}
-        item = self._item_of(named, maybe_text(final.get("type")) or "", events)
+        with_id = {**wire, "item_id": final.get("id") or wire.get("item_id")}
+        item = self._item_of(with_id, maybe_text(final.get("type")) or "", events)
         # Some servers end an item twice, others reuse the index for a new one.
         if item.is_done and item.wire == final:
             return
         if item.is_done:
             item = self._add_item(final, maybe_count(wire.get("output_index")), events)
         if "type" not in final:
-            # Some servers do not repeat what they announced.
+            # Some servers do not repeat the keys of the announcement.
             final = {**item.to_wire(), **final}
         self._begin_response(events).finish_item(item, final, events)
 
@@ -186,7 +186,7 @@ class ResponsesStreamDecoder(SseStreamDecoder):
                 part["annotations"] = []
             maybe_list(part["annotations"]).append(wire.get("annotation"))
             return
-        # Translating servers know citations only when the whole text has come.
+        # Gateways may send citations after the text, when the upstream response is complete.
         content = maybe_list(item.wire.get("content"))
         index = maybe_count(wire.get("content_index")) or 0
         notes = maybe_object(content[index]).get("annotations") if index < len(content) else None
@@ -215,7 +215,7 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             self._begin_response(events).add_arguments(item, piece, events)
 
     def _decode_end(self, wire: Wire, events: list[StreamEvent]) -> None:
-        # Some servers leave out the final output, others the events before it (T136).
+        # Some servers omit the final output, others the events before it (T136).
         self._decode_response(wire, events)
         output = self._finish_items(maybe_list(self._body.get("output")), events)
         tier = self._body.get("service_tier")
@@ -229,12 +229,12 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             self._end_with(self._decode_output(output, None), events)
 
     def _finish_items(self, output: list[Any], events: list[StreamEvent]) -> list[Any]:
-        """Return the final items of the response; items that no event has ended end here."""
+        """Return the final items of the response, and end the items without an end event."""
         reporter = self._begin_response(events)
         items, final_items = tuple(self._items), list[StreamItem]()
         remaining: dict[StreamItem, None] = dict.fromkeys(items)
-        # Per type the items that may remain, the next one last: a search through all of them for
-        # each final item would take quadratic time.
+        # The unmatched items by type, the next one last: a linear search for each final item would
+        # be quadratic.
         by_kind: dict[str, list[StreamItem]] = {}
         by_call: dict[str, StreamItem] = {}
         for item in reversed(items):
@@ -242,8 +242,8 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             by_call[maybe_text(item.wire.get("call_id")) or ""] = item
         for index, final in enumerate(map(maybe_object, output)):
             item = self._by_id.get(maybe_text(final.get("id")) or "")
-            # Some servers give an item a new id in the final response: then its call or its type
-            # decides.
+            # Some servers change the id of an item in the final response: then it is matched by
+            # call id or type.
             if item is None and final.get("call_id"):
                 item = by_call.get(maybe_text(final["call_id"]) or "")
             if item is None or item not in remaining:
@@ -261,12 +261,12 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             final_items.append(item)
         for item in remaining:
             reporter.finish_item(item, item.to_wire(), events)
-        # Events out of order may have begun an item twice: the final one counts, since OpenAI
-        # answers 400 to a history with one id on two items.
+        # Events out of order may have started an item twice. Only the final one is used, because
+        # OpenAI rejects a history with one id on two items with 400.
         ids = {maybe_text(item.wire.get("id")) for item in final_items} - {None}
         others = [item for item in remaining if maybe_text(item.wire.get("id")) not in ids]
-        # A final response that leaves items out does not revoke them: a client has read them, and a
-        # call among them may run already.
+        # Items that the final response omits are not removed: the client has received them, and a
+        # call among them may already be running.
         return list(_with_unique_ids(_merged(final_items, others, items)))
 
     def _decode_error(self, wire: Wire, events: list[StreamEvent]) -> None:
@@ -297,8 +297,8 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             scope=self._scope,
         )
 
-    # Of the class, as bound methods in each decoder would be reference cycles: an ended stream
-    # would stay in memory until a collection of the oldest generation.
+    # A table of the class: bound methods in each decoder would be reference cycles, and an ended
+    # stream would stay in memory until a collection of the oldest generation.
     _decoders: ClassVar[Mapping[str, Callable[[Any, Wire, list[StreamEvent]], None]]] = {
         "response.created": _decode_response,
         "response.queued": _decode_response,
@@ -325,15 +325,15 @@ class ResponsesStreamDecoder(SseStreamDecoder):
 def _merged(
     final: Sequence[StreamItem], others: Iterable[StreamItem], order: Sequence[StreamItem]
 ) -> Iterator[StreamItem]:
-    """Yield final items, and those that are missing among them where they were in the stream."""
+    """Yield final items, and `others` at their positions in the stream, which `order` gives."""
     positions = {item: position for position, item in enumerate(order)}
-    waiting = deque(others)
+    remaining = deque(others)
     for item in final:
         position = positions.get(item, len(order))
-        while waiting and positions[waiting[0]] < position:
-            yield waiting.popleft()
+        while remaining and positions[remaining[0]] < position:
+            yield remaining.popleft()
         yield item
-    yield from waiting
+    yield from remaining
 
 
 def _delta_of(wire: Wire) -> str:
@@ -341,11 +341,11 @@ def _delta_of(wire: Wire) -> str:
 
 
 def _with_unique_ids(items: Iterable[StreamItem]) -> Iterator[Wire]:
-    """Yield items; one with the id of an earlier one gets another, as OpenAI refuses both (T10)."""
+    """Yield items with unique ids: OpenAI rejects a history with repeated ids (T10)."""
     counts: dict[tuple[str, str], int] = {}
     for item in items:
         wire = item.wire
-        # A result has the id of its call; only calls must differ.
+        # A tool output has the `call_id` of its call, so that only those of calls must be unique.
         for key in ("id", "call_id") if item.kind.endswith("_call") else ("id",):
             value = maybe_text(wire.get(key))
             if value is None:

@@ -1,4 +1,4 @@
-"""Streams of OpenAI Responses, encoded: stream events become the sequence that clients expect."""
+"""Stream encoder of OpenAI Responses: stream events in, server-sent events out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -54,18 +54,18 @@ from metis.wire.response import model_name
 from metis.wire.stream_encoder import BaseStreamEncoder
 from metis.wire.tool_ids import derived_id
 
-# Text comes in a delta per token, which differ in two values: the rest is written once.
+# A text delta per token differs only in text and sequence number: the other bytes are encoded once.
 _DELTA = b"response.output_text.delta"
 _BEFORE_TEXT = b'event: %b\ndata: {"delta":' % _DELTA
 _SEQUENCE_KEY = b',"sequence_number":'
 _TEXT = "output_text"
 _START_KEYS = ("id", "created_at", "model")
-"""What the first event has said of a response; the last one repeats it."""
+"""The keys of the first event that the last event must repeat unchanged."""
 _AFTER_SEQUENCE = b',"type":"%b"}\n\n' % _DELTA
 
 
 class ResponsesStreamEncoder(BaseStreamEncoder):
-    """Encodes the stream of one response: encode each event, then finish."""
+    """Turns the events of one response into the bytes of a stream."""
 
     protocol = PROTOCOL
     wire_id_prefix = WIRE_ID_PREFIX
@@ -82,19 +82,19 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         self._pieces: list[str] = []
         self._signature: str | None = None
         self._is_broken = False
-        """Whether the arguments of the open call are no JSON object."""
+        """Whether the arguments of the open call are not a JSON object."""
         self._final_form: Wire = {}
         self._declared: DeclaredTool | None = None
-        """The tool of the open call, if the client declared another kind than a function."""
+        """The tool of the open call, if the client did not declare it as a plain function."""
         self._declared_id = ""
         self._parts: list[Wire] = []
         """The closed parts of the open message."""
         self._part_type = _TEXT
         self._after_text = b""
-        """The bytes behind the text of a delta of the open message, up to its sequence number."""
+        """The bytes between the text and the sequence number in a delta of the open message."""
 
     def finish(self) -> bytes:
-        """Return the bytes that close a stream which no event has closed."""
+        """Return the bytes that close a stream without a final event."""
         if self._has_ended or not self._envelope:
             return b""
         # Clients wait for a final event; without one they would report a broken connection.
@@ -119,7 +119,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
             model_name(model_id),
         )
         if original:
-            # No more keys than the provider has: other hosts than OpenAI leave out empty ones.
+            # Only the keys of the provider: hosts other than OpenAI omit empty ones.
             self._envelope = {**original, "output": [], "status": "in_progress"}
         return self._response_event("created") + self._response_event("in_progress")
 
@@ -173,11 +173,11 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         )
 
     def _final(self, form: Mapping[str, Any] | None) -> Wire:
-        """Return an item as its provider spelled it at its end, if an event says so."""
+        """Return the final JSON of an item, which the last delta of a native stream carries."""
         return maybe_object(form.get("item")) if self._is_native and form is not None else {}
 
     def _open_text(self, message_id: str, index: int, form: Wire) -> bytes:
-        """Open a part of a message: of the open one, if its provider says so."""
+        """Open a text part: in the open message if the form has its id, else in a new message."""
         item_id = form.get("id") or new_item_id("msg", message_id, index)
         open_id = (self._open_item or {}).get("id")
         if self._open_type == "message" and form.get("id") == open_id:
@@ -223,8 +223,8 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         if self._open_index != event.content_block_index or self._open_type != "reasoning":
             encoded = self._ensure_started(event.message_id)
             form = (self._is_native and event.original_form) or EMPTY
-            made_id = new_item_id("rs", event.message_id, event.content_block_index)
-            item_id = form.get("id") or made_id
+            default_id = new_item_id("rs", event.message_id, event.content_block_index)
+            item_id = form.get("id") or default_id
             item: Wire = {"type": "reasoning", "id": item_id, "summary": []}
             encoded += self._open(event.content_block_index, item)
         if event.text:
@@ -257,7 +257,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
             return start + self._declared_start(event, self._declared)
         kind = original.get("type")
         if original and kind not in (FUNCTION, CUSTOM):
-            # A call of a tool that only this protocol has, in one piece.
+            # A call of an OpenAI tool is one complete item without deltas.
             return start + self._close_item() + self._add_item(original)
         if original:
             argument_key = "input" if kind == CUSTOM else "arguments"
@@ -268,10 +268,10 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return None if self._is_native else self._context.declared_tools.get(event.tool_name)
 
     def _declared_start(self, event: ToolUseStart, tool: DeclaredTool) -> bytes:
-        """Open the item of a call that the client declared as another kind than a function."""
+        """Open the item of a call whose tool the client did not declare as a plain function."""
         self._declared_id = self._wire_id(event)
         if tool.kind not in (CUSTOM_KIND, FUNCTION_KIND):
-            return self._close_item()  # an item of these kinds comes in one piece
+            return self._close_item()  # items of these kinds have no deltas
         call = ToolUseBlock(event.tool_use_id, event.tool_name, {})
         item = encode_declared_call(call, tool, self._declared_id)
         key = "input" if tool.kind == CUSTOM_KIND else "arguments"
@@ -291,7 +291,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return arguments + self._close_item()
 
     def _tool_input(self, event: ToolUseInputDelta) -> bytes:
-        # The text of a custom tool is within JSON here, and known when that is complete.
+        # The text of a custom tool is a field of the JSON, which can be read only when complete.
         if self._declared is not None and self._declared.kind != FUNCTION_KIND:
             return b""
         return self._arguments(event.partial_json)
@@ -328,7 +328,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return start if item is None else start + self._close_item() + self._add_item(item)
 
     def _add_item(self, item: Any) -> bytes:
-        """Encode an item that comes in one piece."""
+        """Encode a complete item without deltas."""
         number = len(self._output)
         added = self._event("response.output_item.added", output_index=number, item=item)
         done = self._event("response.output_item.done", output_index=number, item=item)
@@ -336,7 +336,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return added + done
 
     def _encode_block(self, block: ContentBlock, item_id: str) -> Any:
-        """Return the item of a block that comes in one piece; None if the protocol has none."""
+        """Return the item of a complete block; None if the protocol has no such item."""
         match block:
             case OpaqueBlock() | RedactedThinkingBlock():
                 is_native = block.issuer in (self._context.provider, PROTOCOL)
@@ -395,14 +395,14 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return text_done + part_done
 
     def _encode_thinking(self, item_id: str, thinking: ThinkingBlock) -> Wire:
-        """Return the item of thinking; another provider's signature is in an envelope."""
+        """Return the reasoning item of thinking; a foreign signature is already an envelope."""
         return encode_foreign_thinking(thinking, item_id)
 
     def _error(self, event: StreamError) -> bytes:
         return self._ensure_started(event.message_id) + super()._error(event)
 
     def _complete(self, event: MessageComplete) -> bytes:
-        # No `_fail` here: this protocol has a status for a response that failed or was cancelled.
+        # The protocol has a status for failed and cancelled responses, so that no error is sent.
         self._usage = event.message.metadata.usage or self._usage
         return self._start_late(event) + self._encode_end(event)
 
@@ -415,7 +415,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
     def _encode_end(self, event: MessageComplete) -> bytes:
         body = self._plain_body(event)
         items = maybe_list(body.get("output"))
-        # What no event has reported comes in one piece.
+        # Items without events are encoded completely.
         encoded = self._close_item()
         encoded += b"".join(map(self._add_item, items[len(self._output) :]))
         status, _ = encode_status(event.stop_reason)
@@ -430,17 +430,17 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
                 _as_sent(maybe_object(sent), item)
                 for sent, item in zip(self._output, items, strict=False)
             ]
-            stated = {key: self._envelope[key] for key in _START_KEYS if self._envelope.get(key)}
-            body |= {**stated, "output": items}
+            start = {key: self._envelope[key] for key in _START_KEYS if self._envelope.get(key)}
+            body |= {**start, "output": items}
         return encoded + self._event(f"response.{name}", response=body)
 
     def _late_annotations(self, number: int, sent: Wire, item: Wire) -> bytes:
-        """Encode annotations of a message that was closed before they were known."""
+        """Encode annotations that arrived after their message was closed."""
         parts = zip(maybe_list(sent.get("content")), maybe_list(item.get("content")), strict=False)
         encoded = b""
-        for content_index, (before, after) in enumerate(parts):
-            notes = maybe_list(maybe_object(after).get("annotations"))
-            if sent.get("type") != "message" or maybe_object(before).get("annotations"):
+        for content_index, (sent_part, final_part) in enumerate(parts):
+            notes = maybe_list(maybe_object(final_part).get("annotations"))
+            if sent.get("type") != "message" or maybe_object(sent_part).get("annotations"):
                 continue
             for index, note in enumerate(notes):
                 encoded += self._event(
@@ -464,7 +464,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
 
 
 def _as_sent(sent: Wire, item: Any) -> Any:
-    """Return an item of the final response with the id, and the seal, that clients have seen."""
+    """Return an item of the final response with the id, and the seal, of the encoded events."""
     final = maybe_object(item)
     if sent.get("type") != final.get("type") or "id" not in sent or "id" not in final:
         return item

@@ -1,7 +1,8 @@
-"""Items of a stream of OpenAI Responses: collected as they come, and reported one after the other.
+"""Items of a stream of OpenAI Responses: collected in any order, reported one after the other.
 
-Stream events name blocks by their index, which never decreases. So of several items that come at
-once only the first is reported as it grows. The others wait, and are then reported in one piece.
+The block index of stream events never decreases. Therefore, of several items that are open at the
+same time, only the events of the first are emitted immediately. The others are delayed until the
+items before them are complete.
 """
 
 from collections import deque
@@ -38,15 +39,15 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 class StreamItem:
-    """An output item that is coming in."""
+    """An output item while its events are received."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.is_done = False
         self.is_renamed = False
-        """Whether it ended with another id than it began with, as OpenRouter lets some."""
+        """Whether the id at the end differs from that at the start, which OpenRouter does."""
         self.first_index = -1
-        """The index of its first block; -1 while it waits for other items."""
+        """The index of its first block; -1 as long as its events are delayed."""
         self.block_count = 0
         self.text_pieces: dict[int, list[str]] = {}
         self.part_types: dict[int, str] = {}
@@ -57,11 +58,11 @@ class StreamItem:
         """The number of the last part of the summary."""
         self.reasoning_pieces: list[str] = []
         self.reported_thinking = 0
-        """How many characters of thinking were reported."""
+        """How many characters of thinking events contain."""
         self.summary_overlap = 0
-        """How many characters of the reasoning text to skip: a summary was reported for them."""
+        """How many characters of the reasoning text to skip, because events contain a summary."""
         self.tool_use_id = ""
-        """Our id of a call, once it was reported."""
+        """The tool_use_id of a call; empty until its start event."""
 
     @property
     def kind(self) -> str:
@@ -69,7 +70,7 @@ class StreamItem:
         return maybe_text(self.wire.get("type")) or ""
 
     def announcement(self, part: int | None = None) -> Wire:
-        """Return how the item, or a part of its content, was announced."""
+        """Return the original form for the start of the item, or of a part of its content."""
         form: Wire = {"id": self.wire.get("id")}
         if part is None:
             return form
@@ -79,21 +80,21 @@ class StreamItem:
         return {**form, "part": kind or "output_text"}
 
     def add_summary(self, index: int, piece: str) -> str:
-        """Add a piece of a summary; return what it adds at the end of the readable text."""
+        """Add a piece of a summary; return the text that it appends to the readable text."""
         pieces = self.summary_pieces.get(index)
         addition = piece
         if pieces is None:
             pieces = self.summary_pieces[index] = []
             addition = piece if self.last_summary < 0 else _PARAGRAPH + piece
         pieces.append(piece)
-        # The reasoning itself replaces its summary, and text in the middle cannot be reported.
+        # The reasoning text replaces its summary, and text cannot be inserted in the middle.
         if self.reasoning_pieces or index < self.last_summary:
             return ""
         self.last_summary = index
         return addition
 
     def add_reasoning(self, piece: str) -> str:
-        """Add a piece of the reasoning text; return what of it was not reported as a summary."""
+        """Add a piece of the reasoning text; return the part that extends the emitted text."""
         if not self.reasoning_pieces:
             self.summary_overlap = self.reported_thinking
         self.reasoning_pieces.append(piece)
@@ -111,7 +112,7 @@ class StreamItem:
         return ["".join(self.summary_pieces[index]) for index in sorted(self.summary_pieces)]
 
     def to_wire(self) -> Wire:
-        """Return the item as far as it has come, for servers that do not send it complete."""
+        """Return the item as received so far, for servers that do not send its final form."""
         if self.is_done:
             return self.wire
         wire = dict(self.wire)
@@ -130,16 +131,16 @@ class StreamItem:
         return wire
 
     def add_final_keys(self, final: Wire) -> None:
-        """Add what the final response says of a complete item, and the event that ended it did not.
+        """Add keys of the final response that are missing or empty in a complete item.
 
-        Where both say something the earlier counts: clients send back what they have read first.
+        Existing values are not replaced: clients send back the values that they received first.
         """
         self.wire = _with_missing(self.wire, final)
         if self.wire.get("status") == "in_progress" and final.get("status"):
             self.wire = {**self.wire, "status": final["status"]}
 
     def free_pieces(self) -> None:
-        """Free the pieces of a complete item, so that a long response is in memory once."""
+        """Release the pieces of a complete item, whose content is also in its final form."""
         self.text_pieces, self.summary_pieces = {}, {}
         self.argument_pieces, self.reasoning_pieces = [], []
 
@@ -154,11 +155,11 @@ class StreamItem:
 
 
 class ItemReporter:
-    """Reports items one after the other, in the order in which they began."""
+    """Emits the events of items one after the other, in the order in which they started."""
 
     def __init__(self, message_id: str, ids: CallIds, issuer: str) -> None:
         self.current: StreamItem | None = None
-        """The item that is reported as it grows."""
+        """The item whose events are emitted immediately."""
         self._message_id = message_id
         self._ids = ids
         self._issuer = issuer
@@ -186,7 +187,7 @@ class ItemReporter:
             events.append(TextDelta(self._message_id, first + index, piece, original_form=form))
 
     def report_thinking(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
-        """Report a piece of thinking that was added to an item."""
+        """Append the event for a piece of thinking that was added to an item."""
         if item is self.current and piece:
             form = None if item.reported_thinking else item.announcement()
             index = item.first_index
@@ -199,31 +200,31 @@ class ItemReporter:
         self._report_arguments(item, piece, events)
 
     def _report_arguments(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
-        # The input of a custom tool is free text, and deltas are pieces of JSON.
+        # The input of a custom tool is free text, but input deltas are pieces of JSON.
         if item is self.current and item.tool_use_id and item.kind == FUNCTION:
             events.append(
                 ToolUseInputDelta(self._message_id, item.first_index, item.tool_use_id, piece)
             )
 
     def finish_item(self, item: StreamItem, wire: Wire, events: list[StreamEvent]) -> None:
-        """Report the rest of an item that is complete, then the items that waited for it."""
+        """Complete an item: append its remaining events, then those of the delayed items."""
         if item.is_done:
             return
         item.is_renamed = item.wire.get("id") != wire.get("id")
         item.wire, item.is_done = wire, True
         while self.current is not None and self.current.is_done:
-            self._report_rest(self.current, events)
+            self._report_remaining(self.current, events)
             self.current.free_pieces()
             self.current = None
             if self._waiting:
                 self._make_current(self._waiting.popleft(), events)
 
     def _make_current(self, item: StreamItem, events: list[StreamEvent]) -> None:
-        """Begin to report an item, with all that has come of it."""
+        """Start emitting the events of an item, beginning with the data received so far."""
         self.current = item
         item.first_index = self._next_index
         if item.is_done:
-            item.text_pieces = {}  # none of them was reported: `_report_rest` has it all to do
+            item.text_pieces = {}  # no piece has an event: `_report_remaining` emits the whole text
             return
         if item.kind in (FUNCTION, CUSTOM):
             self._start_call(item, events)
@@ -244,8 +245,8 @@ class ItemReporter:
                 )
             )
 
-    def _report_rest(self, item: StreamItem, events: list[StreamEvent]) -> None:
-        """Report what is missing of an item that is complete."""
+    def _report_remaining(self, item: StreamItem, events: list[StreamEvent]) -> None:
+        """Append the events for the content of a complete item that has none."""
         message_id = self._message_id
         call = read_call(item.wire) if item.tool_use_id else None
         if call is not None:
@@ -258,35 +259,19 @@ class ItemReporter:
         run = OutputRun(self._ids, self._issuer)
         run.add(item.wire)
         count = len(events)
-        # Deltas that contradict the end of their item: events cannot take back what they said.
-        is_other = item.is_renamed or len(item.text_pieces) > len(run.blocks)
+        # Emitted deltas cannot be retracted if the final item contradicts them: then the final form
+        # is reported in addition.
+        is_contradicted = item.is_renamed or len(item.text_pieces) > len(run.blocks)
         for index, block in enumerate(run.blocks, item.first_index):
             match block:
                 case TextBlock():
-                    pieces = item.text_pieces.get(index - item.first_index)
-                    length = _common_length(pieces or (), block.text)
-                    is_late = index - item.first_index < item.block_count - 1
-                    is_missing = pieces is None or length < len(block.text)
-                    # Only the last part can still grow.
-                    is_other = is_other or length < 0 or (is_late and is_missing)
-                    if pieces is None or (length >= 0 and is_missing and not is_late):
-                        rest, part = block.text[length:], index - item.first_index
-                        form = item.announcement(part) if pieces is None else None
-                        events.append(TextDelta(message_id, index, rest, original_form=form))
+                    part = index - item.first_index
+                    is_reported = self._report_remaining_text(item, part, block.text, events)
+                    is_contradicted = is_contradicted or not is_reported
                 case ThinkingBlock():
-                    rest = block.text[item.reported_thinking :]
-                    is_other = is_other or not block.text.startswith(item.readable_text())
-                    if rest or block.signature or not item.reported_thinking:
-                        form = None if item.reported_thinking else item.announcement()
-                        delta = ThinkingDelta(
-                            message_id,
-                            index,
-                            rest,
-                            block.signature,
-                            original_form=form,
-                            id=block.id,
-                        )
-                        events.append(delta)
+                    self._report_remaining_thinking(item, index, block, events)
+                    if not block.text.startswith(item.readable_text()):
+                        is_contradicted = True
                 case ToolUseBlock():
                     wire_id = maybe_text(item.wire.get("call_id"))
                     start = ToolUseStart(
@@ -301,14 +286,46 @@ class ItemReporter:
                     events.append(ThinkingDelta(message_id, index, "", block.data))
                 case _:
                     events.append(BlockAdded(message_id, index, block, item.wire))
-        if run.blocks and (is_other or not is_plain_item(item.wire)):
+        if run.blocks and (is_contradicted or not is_plain_item(item.wire)):
             self._report_final_form(item, run.blocks[-1], events, is_open=len(events) > count)
         self._next_index = item.first_index + max(len(run.blocks), item.block_count)
+
+    def _report_remaining_text(
+        self, item: StreamItem, part: int, text: str, events: list[StreamEvent]
+    ) -> bool:
+        """Append the missing end of a text part; return whether its events now add up to `text`."""
+        pieces = item.text_pieces.get(part)
+        length = _common_length(pieces or (), text)
+        is_incomplete = pieces is None or length < len(text)
+        # Only the last part can be extended, because block indexes never decrease.
+        is_closed = part < item.block_count - 1
+        if pieces is None or (length >= 0 and is_incomplete and not is_closed):
+            form = item.announcement(part) if pieces is None else None
+            index = item.first_index + part
+            events.append(TextDelta(self._message_id, index, text[length:], original_form=form))
+        return length >= 0 and not (is_closed and is_incomplete)
+
+    def _report_remaining_thinking(
+        self, item: StreamItem, index: int, block: ThinkingBlock, events: list[StreamEvent]
+    ) -> None:
+        """Append the missing end and the signature of thinking."""
+        remaining = block.text[item.reported_thinking :]
+        if remaining or block.signature or not item.reported_thinking:
+            form = None if item.reported_thinking else item.announcement()
+            delta = ThinkingDelta(
+                self._message_id,
+                index,
+                remaining,
+                block.signature,
+                original_form=form,
+                id=block.id,
+            )
+            events.append(delta)
 
     def _report_final_form(
         self, item: StreamItem, block: ContentBlock, events: list[StreamEvent], *, is_open: bool
     ) -> None:
-        """Report how the provider spelled an item at its end, with its last delta or after it."""
+        """Add the final JSON of an item to its last delta, or append an empty delta with it."""
         form, last = {"item": item.wire}, events[-1] if is_open else None
         index = item.first_index + max(item.block_count - 1, 0)
         if isinstance(last, TextDelta | ThinkingDelta):
@@ -322,7 +339,7 @@ class ItemReporter:
 
 
 def _with_missing(wire: Any, final: Any, depth: int = 0) -> Any:
-    """Return a JSON value with the keys of another that it lacks, or has empty values for."""
+    """Return a JSON value with the keys of `final` that are missing or empty in it."""
     if depth > _MAX_DEPTH:
         return wire
     if isinstance(wire, dict) and isinstance(final, dict):
@@ -344,7 +361,7 @@ def _with_missing(wire: Any, final: Any, depth: int = 0) -> Any:
 
 
 def _common_length(pieces: Sequence[str], text: str) -> int:
-    """Return how much of a text the pieces are, without joining them; -1 if they differ."""
+    """Return the length of the prefix of a text that the pieces form; -1 if they differ."""
     length = 0
     for piece in pieces:
         if not text.startswith(piece, length):

@@ -1,12 +1,12 @@
 """Tool calls and tool outputs of OpenAI Responses, to and from canonical blocks.
 
-A call has two ids: `call_id`, which ties it to its output, and `id`, which names the item (T05).
-The original form of a call is stored by our id: keys without a canonical place, the arguments as
-they were written, or the complete item if it is of another kind.
+A call has two ids: `call_id`, which its output refers to, and `id`, the id of the item (T05). The
+original form of a call is stored by tool_use_id: keys without a canonical field, the arguments as
+they were written, or the complete item if it is not a function call.
 
-OpenAI defines some tools that the client runs: shells, patches, a computer, a search for tools.
-Each has its own kind of call and of output. Here they are calls like any other: the name is that of
-the tool, the input is what the call asks for.
+OpenAI defines some tools that the client runs: shells, patches, a computer, a tool search. Each has
+its own item types for calls and outputs. They become ordinary canonical calls: the name is that of
+the tool, the input is the action that the item contains.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,16 +42,16 @@ from metis.wire.tool_ids import CallIds, derived_id
 FUNCTION = "function_call"
 """The type of an item that calls a function of the client."""
 CUSTOM = "custom_tool_call"
-"""The type of an item that calls a tool of the client which takes free text."""
+"""The type of an item that calls a tool of the client with free text."""
 FUNCTION_OUTPUT = "function_call_output"
 """The type of an item with the output of a function."""
 CUSTOM_OUTPUT = "custom_tool_call_output"
 """The type of an item with the output of a custom tool."""
 WIRE_ID_PREFIX = "call_"
-"""The first characters of a call id that is derived from ours."""
+"""The prefix of wire ids that are derived from tool_use_ids."""
 
 ToolCall = tuple[str, Mapping[str, Any], InvalidInput | None]
-"""The name of a tool, the input, and what is invalid about the input."""
+"""The name of a tool, the input, and the invalid input if it could not be parsed."""
 Content = tuple[ContentBlock, ...]
 
 _CALL_KEYS = {
@@ -92,17 +92,17 @@ _BY_OUTPUT_TYPE: Mapping[str, ClientTool] = {tool.output_type: tool for tool in 
 
 
 def decode_call(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, OriginalForm] | None:
-    """Decode a call to a block, the provider's id and the original form; None for others."""
-    usual = _decode_function_call(wire, ids)
-    if usual is not None:
-        return usual
+    """Decode a call into a block, its wire id and its original form; None for other items."""
+    function_call = _decode_function_call(wire, ids)
+    if function_call is not None:
+        return function_call
     call = read_call(wire)
     if call is None:
         return None
     call_id = maybe_text(wire.get("call_id"))
     wire_id = call_id or maybe_text(wire.get("id")) or ""
     block = _new_call(ids.of_call(wire_id), *call)
-    # A function call gets here only with a missing id or arguments that are not a string.
+    # A function call at this point has no id, or arguments that are not a string.
     if wire["type"] != CUSTOM or not call_id:
         return block, wire_id, {"wire": wire}
     form = {key: value for key, value in wire.items() if key not in _CALL_KEYS[CUSTOM]}
@@ -112,7 +112,7 @@ def decode_call(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, OriginalFo
 def _decode_function_call(
     wire: Wire, ids: CallIds
 ) -> tuple[ToolUseBlock, str, OriginalForm] | None:
-    """Decode a function call with an id and its arguments as a string, as most calls are."""
+    """Decode a function call with an id and string arguments, the usual form; None for others."""
     wire_id, name, text = wire.get("call_id"), wire.get("name"), wire.get("arguments")
     if type(wire_id) is not str or type(name) is not str or type(text) is not str:
         return None
@@ -128,7 +128,7 @@ def _decode_function_call(
 
 
 def read_call(wire: Wire) -> ToolCall | None:
-    """Return the name and the input of a call of any type; None if it is not one."""
+    """Return the name and the input of a call of any type; None for other items."""
     kind, name = maybe_text(wire.get("type")), wire.get("name")
     if kind not in _CALL_KEYS:
         return _read_client_call(wire)
@@ -139,7 +139,7 @@ def read_call(wire: Wire) -> ToolCall | None:
         return (name, {"input": text}, None) if isinstance(text, str) else None
     arguments = wire.get("arguments")
     if isinstance(arguments, dict):
-        # Some servers send the object where OpenAI has a string (T33).
+        # Some servers send an object instead of a JSON string (T33).
         return name, maybe_object(arguments), None
     if not isinstance(arguments, str | None):
         return None
@@ -158,19 +158,19 @@ def _read_client_call(wire: Wire) -> ToolCall | None:
 
 
 def _is_run_by_client(wire: Wire) -> bool:
-    """Return whether the client runs the tool of an item; OpenAI runs some of them itself."""
+    """Whether the client, not OpenAI, runs the tool of an item."""
     if wire.get("type") in ("tool_search_call", "tool_search_output"):
         return wire.get("execution") == "client" and isinstance(wire.get("call_id"), str)
-    # In another environment OpenAI runs the shell in a container of its own.
+    # In any other environment OpenAI runs the shell in a hosted container.
     return maybe_object(wire.get("environment")).get("type") in (None, "local")
 
 
 def encode_call(block: ToolUseBlock, form: Mapping[str, Any], call_id: str) -> Wire:
-    """Encode a call as an item; its original form is used while it means the same."""
+    """Encode a call as an item; its original form is used if it has the same meaning."""
     original: Wire | None = form.get("wire")
     if original is not None:
         if read_call(original) == (block.name, block.input, block.invalid):
-            # A call without a `call_id` is named by the id of its item.
+            # A call without a `call_id` is identified by the id of its item.
             has_id = isinstance(original.get("call_id"), str)
             return {**original, "call_id": call_id} if has_id else original
         form = {}
@@ -192,16 +192,17 @@ def _encode_arguments(block: ToolUseBlock, form: Mapping[str, Any]) -> Any:
     text = form.get("arguments")
     if "arguments" in form and parse_arguments(text or "") == (block.input, block.invalid):
         return text
-    # Invalid arguments of another provider are left empty: servers refuse text that is no JSON
-    # object in every request from then on (T32).
+    # Invalid arguments of another provider become an empty object: servers would reject every later
+    # request that contains text which is not a JSON object (T32).
     return write_json(block.input).decode()
 
 
 def encode_declared_call(block: ToolUseBlock, tool: DeclaredTool, call_id: str) -> Wire:
-    """Encode the call of another model as the kind that the client declared (T219)."""
+    """Encode a call of another provider's model as the kind that the client declared (T219)."""
     keys: Wire = {"namespace": tool.namespace} if tool.namespace else {}
     builtin, invalid = _BY_NAME.get(tool.kind), block.invalid
-    # A call whose arguments are not whole has no such form: it must not look complete (T161).
+    # These item types cannot express truncated arguments, and such a call must not look
+    # complete (T161).
     if builtin is not None and invalid is None:
         item_id = derived_id(block.id, f"{_ID_PREFIXES[builtin.name]}_")
         item: Wire = {"type": builtin.call_type, "id": item_id, "call_id": call_id}
@@ -218,7 +219,7 @@ def encode_declared_call(block: ToolUseBlock, tool: DeclaredTool, call_id: str) 
 
 
 def declared_text(block: ToolUseBlock, tool: DeclaredTool) -> str:
-    """Return the free text of a call; a model may invent other fields, which stay JSON."""
+    """Return the free text of a call; arguments with other fields are returned as JSON."""
     if block.invalid is not None:
         return block.invalid.raw
     text = tool.text_input(block.input)
@@ -228,7 +229,7 @@ def declared_text(block: ToolUseBlock, tool: DeclaredTool) -> str:
 def decode_tool_output(
     wire: Wire, ids: CallIds, issuer: str
 ) -> tuple[ToolResultBlock, OriginalForm] | None:
-    """Decode a tool output to a result and its original form; None for others."""
+    """Decode a tool output into a result and its original form; None for other items."""
     output = _read_client_output(wire, issuer)
     if output is not None:
         wire_id, content, is_error = output
@@ -242,7 +243,7 @@ def decode_tool_output(
         return None
     content, form = _decode_output_content("" if value is None else value, issuer)
     keys = {key: value for key, value in wire.items() if key not in _OUTPUT_KEYS}
-    # An output may be null, absent or an empty text: all three are an empty result.
+    # A null output, a missing output and an empty string are all empty results.
     if value is None and "output" in wire:
         keys["output"] = None
     tool_use_id = ids.of_result(wire_id)
@@ -300,7 +301,7 @@ class CallIndex:
     def __init__(self, declared: Mapping[str, DeclaredTool] = EMPTY) -> None:
         self._wire_ids: dict[str, str] = {}
         self._declared = declared
-        """Tools that a client declared as another kind than a function, by function name."""
+        """The client's tools that are not plain functions, by function name."""
         self._types: dict[str, str] = {}
 
     def add(self, form: Mapping[str, Any]) -> None:
@@ -314,7 +315,7 @@ class CallIndex:
                     self._types[tool_use_id] = kind
 
     def wire_id(self, tool_use_id: str) -> str:
-        """Return the wire id of a call: the provider's, or one derived from ours."""
+        """Return the wire id of a call; a missing one is derived from the tool_use_id."""
         return self._wire_ids.get(tool_use_id) or derived_id(tool_use_id, WIRE_ID_PREFIX)
 
     def encode_foreign_call(self, block: ToolUseBlock) -> Wire:
@@ -326,11 +327,11 @@ class CallIndex:
         return {**wire, "id": derived_id(block.id, "fc_"), "status": "completed"}
 
     def has_output_type(self, tool_use_id: str) -> bool:
-        """Return whether a call is of a type that has an output type of its own."""
+        """Whether a call has an item type with its own output type."""
         return tool_use_id in self._types
 
     def encode_result(self, result: ToolResultBlock, form: Mapping[str, Any]) -> Wire:
-        """Encode a result as an output item of the type that its call asks for."""
+        """Encode a result as an output item of the type that belongs to its call."""
         call_id = self.wire_id(result.tool_use_id)
         kind = self._types.get(result.tool_use_id, "")
         tool = _BY_CALL_TYPE.get(kind)
@@ -340,7 +341,7 @@ class CallIndex:
 
 
 def _read_client_output(wire: Wire, issuer: str) -> tuple[str, Content, bool] | None:
-    """Return the id of the call, the content, and whether it failed; None if it is not one."""
+    """Return the wire id, the content and the error flag of a client tool's output, or None."""
     tool = _BY_OUTPUT_TYPE.get(str(wire.get("type")))
     wire_id = wire.get("call_id", wire.get("id"))
     if tool is None or not isinstance(wire_id, str) or not _is_run_by_client(wire):
@@ -366,7 +367,7 @@ def _decode_shell(wire: Wire, _: str) -> _Output | None:
 
 
 def _describe_command(chunk: Wire) -> str:
-    """Return what a command of a shell wrote, and how it ended unless it succeeded."""
+    """Return the output of a shell command, and its exit code or timeout if it failed."""
     text = f"{maybe_text(chunk.get('stdout')) or ''}{maybe_text(chunk.get('stderr')) or ''}"
     outcome = maybe_object(chunk.get("outcome"))
     code = outcome.get("exit_code")
@@ -414,7 +415,7 @@ def _encode_local_shell(call_id: str, result: ToolResultBlock) -> Wire:
 
 
 def _encode_shell(call_id: str, result: ToolResultBlock) -> Wire:
-    # A result has a flag and no exit code: 1 stands for any failure.
+    # A canonical result has an error flag but no exit code, so that a failure becomes 1.
     outcome: Wire = {"type": "exit", "exit_code": int(result.is_error)}
     chunk: Wire = {"stdout": _text_of(result.content), "stderr": "", "outcome": outcome}
     return {"call_id": call_id, "output": [chunk]}
@@ -443,7 +444,7 @@ def _encode_tool_search(call_id: str, result: ToolResultBlock) -> Wire:
 
 
 def _tool_definitions(block: ContentBlock) -> list[Any]:
-    """Return the tools in a result of a search: a JSON list of their definitions."""
+    """Return the tool definitions in a search result, which is a JSON list."""
     try:
         return maybe_list(read_json(block.text.encode())) if isinstance(block, TextBlock) else []
     except ValueError:
