@@ -10,8 +10,9 @@ from build import assistant, provenance, text, usage, user
 from metis.canonical import Message, TextBlock, Usage
 from metis.canonical.codec import EncodedParts
 from metis.canonical.errors import InvalidMessageError
-from metis.canonical.rules import check_and_encode, validate
+from metis.canonical.rules import validate
 from metis.canonical.value import canonical_bytes, raw_constructor
+from metis.store.append import check_and_encode
 from strategies import messages
 
 

@@ -21,7 +21,7 @@ from metis.canonical.blocks import (
     ToolUseBlock,
     VideoBlock,
 )
-from metis.canonical.codec import EncodedParts, survives_round_trip, verified_parts
+from metis.canonical.codec import survives_round_trip
 from metis.canonical.errors import DecodeError, EncodeError, InvalidMessageError, Problem
 from metis.canonical.fast import is_surely_valid
 from metis.canonical.ids import CANONICAL_TOOL_ID_PATTERN
@@ -29,7 +29,6 @@ from metis.canonical.message import SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import MessageStatus, RoutingMode, StopReason
 from metis.canonical.profiles import RuleProfile, additions, misplaced_blocks
 from metis.canonical.tools import ToolSet
-from metis.canonical.value import canonical_bytes
 
 Breaches = Iterator[tuple[str, str, str]]
 """What a check yields: row, path and text of every breach."""
@@ -87,24 +86,6 @@ def check(
     if problems:
         raise InvalidMessageError(f"message {message.id} breaks the rules", problems)
     return message
-
-
-def check_and_encode(message: Message) -> EncodedParts:
-    """Check a message and return the bytes of its parts, which a store writes; one step for both.
-
-    A partial message is checked as a failed one, since that is how it may end.
-
-    Raises:
-        InvalidMessageError: the message breaks rules of the profile `full`.
-    """
-    parts = verified_parts(message)
-    # The fast paths did not decide; the full check also explains what is wrong.
-    if parts is None or not is_surely_valid(message):
-        is_partial = message.metadata.status == MessageStatus.PARTIAL
-        check(as_failed(message) if is_partial else message)
-    return parts or EncodedParts(
-        canonical_bytes(message.content), canonical_bytes(message.metadata)
-    )
 
 
 def as_failed(message: Message) -> Message:

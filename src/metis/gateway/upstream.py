@@ -3,13 +3,11 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from metis import adapters
 from metis.adapters.adapter import Adapter
 from metis.canonical.errors import (
-    AuthenticationError,
     InvalidRequestError,
     NetworkError,
     ProviderError,
@@ -22,7 +20,7 @@ from metis.gateway.http_client import HttpClient
 from metis.transport.client import environment_proxy
 from metis.transport.keys import Keys
 from metis.transport.retry import call_failures, provider_error, retry_after
-from metis.transport.signing import read_credentials, sign
+from metis.transport.signing import auth_headers
 
 if TYPE_CHECKING:
     import aiohttp
@@ -204,10 +202,10 @@ class Upstream:
         url, login, proxy = self._address(profile.base_url, path)
         sent = dict(headers)
         if key is not None:
-            sent |= self._key_headers(method, adapter, url, sent, body, key)
+            sent |= auth_headers(profile, key, method, str(url), sent, body)
         if login is not None:
             if "authorization" in sent:
-                text = "its base URL has a login, but the key needs the same header: remove one"
+                text = "the base URL has a login, but the key needs the same header: remove one"
                 raise InvalidRequestError(text, provider=profile.name)
             sent["authorization"] = login
         if not proxy:
@@ -256,32 +254,6 @@ class Upstream:
             return await session.ws_connect(url, headers=sent, **more)
         except call_failures() as failure:
             raise provider_error(failure, provider.name) from None
-
-    def _key_headers(  # noqa: PLR0913, PLR0917 - all that a signature covers
-        self,
-        method: str,
-        adapter: Adapter,
-        url: "URL",
-        headers: Mapping[str, str],
-        body: bytes,
-        key: str,
-    ) -> dict[str, str]:
-        auth = adapter.profile.auth
-        credentials = read_credentials(key) if auth.aws_service else None
-        if credentials is not None:
-            return sign(
-                method,
-                str(url),
-                headers,
-                body,
-                credentials,
-                service=auth.aws_service or "",
-                now=datetime.now(UTC),
-            )
-        if not key.isascii() or not key.isprintable():
-            text = "the key has a character that no key has, such as a line break"
-            raise AuthenticationError(text, provider=adapter.name)
-        return auth.headers(key)
 
     def _address(self, base_url: str, path: str) -> "tuple[URL, str | None, dict[str, Any]]":
         """Return the URL of a request, the login in its address, and its proxy."""

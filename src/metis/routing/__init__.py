@@ -1,4 +1,4 @@
-"""Choosing the model of a turn: seven slots, rules in a file, and what each model can take."""
+"""Routing: the choice of a turn's model by seven slots, a rules file and model capabilities."""
 
 from metis.routing.facts import (
     AddressedPrompt,

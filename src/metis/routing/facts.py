@@ -1,7 +1,7 @@
-"""What a routing decision depends on: the facts of a turn, and which providers answer.
+"""The input of a routing decision: the facts of a turn, and the availability of providers.
 
 Facts are collected when a turn starts. Models and providers that failed too often are not called
-again for a while.
+until a cooldown is over.
 """
 
 import re
@@ -26,7 +26,7 @@ from metis.canonical.tools import SideEffects
 from metis.routing.pattern import Neighbour
 
 _OVERRIDE = re.compile(r"@(\S+)(?:\s+|$)")
-# These errors are about the request, and say nothing about the provider.
+# These errors are caused by the request, so they do not count as failures of the provider.
 _REQUEST_ERRORS = (InvalidRequestError, ContextOverflowError)
 
 
@@ -39,7 +39,7 @@ class Tier(StrEnum):
 
 
 class TurnFacts(Struct, frozen=True, kw_only=True):
-    """Everything that the router knows about a turn."""
+    """All facts about a turn that the router uses."""
 
     now: datetime
     """The time in the user's time zone, for rules about the time of day."""
@@ -73,7 +73,7 @@ class TurnFacts(Struct, frozen=True, kw_only=True):
     team_budget_remaining_usd: Decimal | None = None
     """None if the team has no budget."""
     neighbours: tuple[Neighbour, ...] = ()
-    """Similar earlier turns, if a program supplies them."""
+    """Similar earlier turns (k-nearest neighbours), if a program supplies them."""
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinite amounts, which cannot be compared."""
@@ -98,7 +98,7 @@ def parse_override(text: str) -> AddressedPrompt:
     >>> parse_override(r"\\@haiku is a name")
     AddressedPrompt(text='@haiku is a name', override=None)
     """
-    # A prompt may begin with a person's handle or a decorator.
+    # The escape is for prompts that begin with a handle or a Python decorator.
     if text.startswith("\\@"):
         return AddressedPrompt(text[1:])
     match = _OVERRIDE.match(text)
@@ -106,12 +106,13 @@ def parse_override(text: str) -> AddressedPrompt:
         return AddressedPrompt(text)
     body = text[match.end() :]
     if not body:
-        raise InvalidValueError(f"there is no message after @{match[1]}", path="$.message")
+        fault = f"there is no message after @{match[1]}; write the prompt after the model"
+        raise InvalidValueError(fault, path="$.message")
     return AddressedPrompt(body, match[1])
 
 
 class AvailabilityLimits(Struct, frozen=True, kw_only=True):
-    """How many failures in which time start an outage, and when it ends without a success."""
+    """How many failures in which time start an outage, and the cooldown that ends it."""
 
     model_failures: int = 5
     models_down: int = 3
@@ -123,12 +124,12 @@ class AvailabilityLimits(Struct, frozen=True, kw_only=True):
 
 
 class Outage(Struct, frozen=True, kw_only=True):
-    """A model, or a provider with all its models, that is not called for now."""
+    """A model, or a provider with all its models, that is currently not called."""
 
     provider: str
     scope: Literal["model", "provider"]
     models: tuple[str, ...]
-    """The model, or those whose failures took the provider down."""
+    """The model, or the models whose failures started the outage of the provider."""
     reason: str
     began_at: datetime
     is_local_fault: bool = False
@@ -155,7 +156,7 @@ class _Health:
 
 
 class Availability:
-    """Counts failed and good calls; each call is recorded once, however often it was retried."""
+    """Records failed and successful calls; a call counts once, however often it was retried."""
 
     def __init__(
         self,
@@ -176,14 +177,14 @@ class Availability:
         return None
 
     def record_failure(self, model: str, error: ProviderError) -> tuple[Outage, ...]:
-        """Record a call that failed for good; return the outages that begin with it."""
+        """Record a call that failed after all retries; return the outages that begin with it."""
         if isinstance(error, _REQUEST_ERRORS):
             return ()
         now = self._clock()
         health = self._attempt(self._models, model, now)
         provider = self._attempt(self._providers, _provider(model), now)
         health.failed_at = [*_recent(health.failed_at, now, self._limits.window), now]
-        began: list[Outage] = []
+        new_outages: list[Outage] = []
         failures = len(health.failed_at)
         if failures >= self._limits.model_failures and health.outage is None:
             health.outage = Outage(
@@ -193,7 +194,7 @@ class Availability:
                 reason=f"failed {failures} times in a row; only this model is affected",
                 began_at=now,
             )
-            began.append(health.outage)
+            new_outages.append(health.outage)
         reason = self._provider_reason(model, provider, error, now)
         if reason is not None and provider.outage is None:
             provider.outage = Outage(
@@ -204,15 +205,15 @@ class Availability:
                 began_at=now,
                 is_local_fault=isinstance(error, AuthenticationError | NetworkError),
             )
-            began.append(provider.outage)
-        return tuple(began)
+            new_outages.append(provider.outage)
+        return tuple(new_outages)
 
     def record_success(self, model: str) -> tuple[Outage, ...]:
-        """Record a good call; return the outages that end with it."""
-        both = self._models.pop(model, None), self._providers.pop(_provider(model), None)
+        """Record a successful call; return the outages that end with it."""
+        removed = self._models.pop(model, None), self._providers.pop(_provider(model), None)
         return tuple(
             health.outage
-            for health in both
+            for health in removed
             if health is not None and health.outage is not None and not self._is_over(health)
         )
 
@@ -249,8 +250,8 @@ class Availability:
     def _provider_reason(
         self, model: str, provider: _Health, error: ProviderError, now: datetime
     ) -> str | None:
-        """Return why the provider is down as a whole, if it is."""
-        # All models of a provider share a key, so one refusal is enough.
+        """Return why all models of the provider are down; None if they are not."""
+        # All models of a provider share a key, so one refusal of the key is enough.
         if isinstance(error, AuthenticationError):
             return "it does not accept the key"
         limits = self._limits

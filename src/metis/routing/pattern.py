@@ -1,4 +1,8 @@
-"""Pattern matching: which model did well on similar earlier turns, and how sure that is."""
+"""Pattern matching: the model with the best score on similar earlier turns, with a confidence.
+
+The similar turns are the k-nearest neighbours of a turn. A program that can compare turns supplies
+them; metis itself does not.
+"""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -8,11 +12,11 @@ from math import fsum
 from msgspec import Struct
 
 NEIGHBOUR_COUNT = 10
-"""How many of the most similar earlier turns count."""
+"""How many of the most similar earlier turns are used (the k of k-nearest neighbours)."""
 
 
 class Neighbour(Struct, frozen=True, kw_only=True):
-    """A group of similar earlier turns that one model took."""
+    """A group of similar earlier turns that one model answered."""
 
     model: str
     similarity: float
@@ -24,13 +28,13 @@ class Neighbour(Struct, frozen=True, kw_only=True):
 
 
 class PatternSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much the cost counts, and how clear a pattern must be to decide."""
+    """The weight of the cost, and the confidence and sample size that a decision needs."""
 
     cost_weight: float = 0.05
     min_confidence: float = 0.05
     min_sample_size: int = 5
     fingerprint_version: int = 1
-    """How the supplier of neighbours finds them; version 2 compares embeddings, too."""
+    """How the supplier compares turns; version 2 also compares embeddings."""
     embedding_provider: str | None = None
     embedding_alpha: float = 0.6
 
@@ -44,12 +48,12 @@ class Score(Struct, frozen=True, kw_only=True):
 
 
 class PatternMatch(Struct, frozen=True, kw_only=True):
-    """The models from best to worst, and how clear the lead of the first is."""
+    """The models from best to worst, and the confidence in the first."""
 
     scores: tuple[Score, ...]
     confidence: float
     doubt: str | None = None
-    """Why the match does not decide, if it does not."""
+    """Why no model is chosen; None if the best one is."""
 
     @property
     def best(self) -> Score:
@@ -61,7 +65,7 @@ def match_pattern(
     neighbours: Iterable[Neighbour], settings: PatternSettings
 ) -> PatternMatch | None:
     """Score the models of the nearest neighbours; None if there are no neighbours."""
-    # Few and near: many distant turns would outvote the similar ones.
+    # Only the nearest ones: many distant turns would outweigh the similar ones.
     nearest = nsmallest(NEIGHBOUR_COUNT, neighbours, key=_nearest_first)
     by_model: dict[str, list[Neighbour]] = {}
     for neighbour in nearest:
@@ -106,8 +110,8 @@ def _mean(group: Sequence[Neighbour], field: str) -> float:
 
 def _efficiency(cost: float, costs: Iterable[float]) -> float:
     """Return 1 for the cheapest model, 0 for the most expensive; 0 for all if costs are equal."""
-    least, most = min(costs), max(costs)
-    return 0.0 if least == most else (most - cost) / (most - least)
+    lowest, highest = min(costs), max(costs)
+    return 0.0 if lowest == highest else (highest - cost) / (highest - lowest)
 
 
 def _confidence(scores: Sequence[Score]) -> float:

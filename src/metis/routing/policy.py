@@ -1,4 +1,4 @@
-"""The rules file of routing, read as a whole or not at all.
+"""The rules file of routing; a file with any problem is refused as a whole.
 
 ::
 
@@ -17,8 +17,8 @@
     [workspaces."/home/me/shop"]    # precedes the global settings, for exactly this path
     default = "opus"
 
-What a workspace sets (default, tiers, pattern) replaces the global setting; its rules are tried
-before the global ones. Every model is named by id, alias or a suffix that fits one only.
+The settings of a workspace (default, tiers, pattern) replace the global ones; its rules are tried
+before the global ones. Every model is named by id, alias or an unambiguous suffix.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ _VERSIONS = (1, 2)
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A model for turns for which all conditions hold."""
+    """The model of turns that fulfil all conditions."""
 
     name: str
     when: tuple[Condition, ...]
@@ -116,7 +116,7 @@ def read_policy(text: bytes, catalog: Catalog, *, name: str = "the rules file") 
         data = tomllib.loads(text.decode(), parse_float=Decimal)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RoutingPolicyError(name, [Problem("$", RULE, f"invalid TOML: {error}")]) from None
-    # All problems are collected, so that a user does not fix them one run at a time.
+    # All problems are collected, so that a user can fix them at once.
     reader = _Reader(catalog)
     policy = reader.policy(data, hashlib.sha256(text).hexdigest()[:16])
     if reader.problems:
@@ -133,9 +133,9 @@ class _Reader:
 
     def policy(self, data: Mapping[str, Any], version: str) -> Policy:
         self._refuse_unknown(data, _SECTIONS, "$")
-        given = data.get("schema_version")
-        # `True` is an int for isinstance.
-        if type(given) is not int or given != SCHEMA_VERSION:
+        schema_version = data.get("schema_version")
+        # `isinstance(True, int)` is true, so the type is compared.
+        if type(schema_version) is not int or schema_version != SCHEMA_VERSION:
             self._note("$.schema_version", f"must be {SCHEMA_VERSION}")
         common = self._scope(data, "$", "global_default")
         workspaces = {
@@ -266,7 +266,7 @@ MAX_BYTES = 1_000_000
 
 
 class Rules(Struct, frozen=True):
-    """The current rules, and the error of the file if they are an earlier version of it."""
+    """The current rules; with the error of the file if it is invalid and older rules are used."""
 
     policy: Policy
     problem: RoutingPolicyError | None = None
@@ -275,8 +275,8 @@ class Rules(Struct, frozen=True):
 class RulesFile:
     """A rules file that is read again when its time or size has changed.
 
-    An invalid file leaves the last valid rules in force. Without a file the `fallback` applies; its
-    default model and tiers also apply where the file sets none.
+    If the file becomes invalid, the last valid rules are used. Without a file the `fallback`
+    applies; its default model and tiers also apply where the file sets none.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class RulesFile:
     def read(self) -> Rules:
         """Return the current rules."""
         try:
-            # A stat each turn is cheap, and needs no watcher.
+            # A stat per turn is cheap, so that no file watcher is needed.
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_size)
             if stamp != self._stamp:
@@ -304,12 +304,12 @@ class RulesFile:
         except (FileNotFoundError, NotADirectoryError):
             self._stamp, self._rules = None, Rules(self._fallback)
         except OSError as error:
-            self._stamp = None  # read again next time: permissions may be fixed without a change
+            self._stamp = None  # new permissions do not change time or size, so it is read again
             self._rules = self._invalid(f"the file cannot be read: {error.strerror}")
         return self._rules
 
     def _load(self, size: int) -> Rules:
-        # The file comes with a repository: a huge one must not stall every turn.
+        # The file may come from a cloned repository: a huge one must not delay every turn.
         if size > MAX_BYTES:
             return self._invalid(f"larger than {MAX_BYTES} bytes")
         try:

@@ -1,7 +1,7 @@
 """The predicates of routing rules: a closed list of total functions over the facts of a turn.
 
-A predicate is a row of `PREDICATES`: how its argument is read from the rules file, and when it
-holds. Several predicates in one table must all hold.
+A predicate is a row of `PREDICATES`: a function that reads its argument from the rules file, and
+one that evaluates it. All predicates in one table must hold.
 """
 
 import difflib
@@ -39,14 +39,14 @@ class _Unreadable(ValueError):  # noqa: N818 - a signal inside this module
 
 
 class Predicate(Struct, frozen=True):
-    """How an argument is read, and when the predicate holds."""
+    """A function that reads an argument, and one that evaluates the predicate."""
 
     read: Callable[[Any], Any]
     holds: Callable[[Any, TurnFacts], bool]
 
 
 def read_conditions(when: object, path: str, problems: list[Problem]) -> tuple[Condition, ...]:
-    """Return the conditions of a `when` table; everything wrong is added to the problems."""
+    """Return the conditions of a `when` table; every fault is added to the problems."""
     return tuple(_read_table(when, path, problems, 0))
 
 
@@ -114,9 +114,9 @@ class _Pattern(Protocol):
 def _read_regex(value: object) -> _Pattern:
     if not isinstance(value, str):
         raise _Unreadable("a regular expression is a text")
-    # RE2 takes linear time. A rules file comes with a repository, and a pattern such as `(a+)+$`
-    # would let the engine of the standard library run for hours.
-    # It is loaded here, because it is a native library that few rules need.
+    # RE2 takes linear time. A rules file may come from a cloned repository, and a pattern such as
+    # `(a+)+$` would let the engine of the standard library run for hours.
+    # It is imported here, because it is a native library that few rules need.
     import re2  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs] - it has none
 
     engine: Any = re2
@@ -152,7 +152,7 @@ def _read_extensions(value: object) -> frozenset[str]:
 
 
 def _read_count(value: object) -> int:
-    # `true` would pass isinstance, and mean 1.
+    # `true` is an instance of int, and would mean 1.
     if type(value) is not int or value < 0:
         raise _Unreadable("a whole number, not below zero")
     return value
@@ -178,7 +178,7 @@ def _read_hours(value: object) -> tuple[time, time]:
     hours = [hour for item in items if (hour := _hour(item)) is not None]
     if len(items) != 2 or len(hours) != 2:  # noqa: PLR2004 - from and to
         raise _Unreadable('two times of the day, such as ["22:00", "06:00"]')
-    # Equal times could mean never or always.
+    # Equal times are ambiguous: they could mean never or always.
     if hours[0] == hours[1]:
         raise _Unreadable("the two times are the same")
     return hours[0], hours[1]
@@ -206,7 +206,7 @@ def _contains_any(texts: tuple[str, ...], turn: TurnFacts) -> bool:
 
 def _budget_is_below(amount: Decimal, turn: TurnFacts) -> bool:
     remaining = turn.team_budget_remaining_usd
-    # Without a team budget nothing can be below it.
+    # Without a team budget the condition is false.
     return remaining is not None and remaining < amount
 
 

@@ -1,7 +1,8 @@
-"""The router: seven slots in a fixed order; the first candidate that can take the turn wins.
+"""The router: seven slots in a fixed order; the first candidate that can answer the turn is chosen.
 
-A model that the user named is never replaced: if it cannot take the turn, the turn is refused. A
-rule whose model cannot take the turn gives way to the next rule that holds, then to the next slot.
+A model that the user named is never replaced: if it cannot answer the turn, the turn is refused.
+If the model of a rule cannot answer the turn, the next rule that holds is tried, then the next
+slot.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ from metis.routing.predicates import all_hold
 
 
 class Reason(StrEnum):
-    """Why a model cannot take a turn."""
+    """Why a model cannot answer a turn."""
 
     NOT_CONFIGURED = "not_configured"
     PROVIDER_UNAVAILABLE = "provider_unavailable"
@@ -41,14 +42,14 @@ class Reason(StrEnum):
 
 
 class Failure(Struct, frozen=True):
-    """A reason against a model, for programs and for people."""
+    """A reason against a model: a code for programs and a text for users."""
 
     reason: Reason
     text: str
 
 
 class Validator(Struct, frozen=True, kw_only=True):
-    """Checks whether a model can take a turn; a capability counts only if the turn needs it."""
+    """Checks whether a model can answer a turn; only capabilities that the turn needs count."""
 
     catalog: Catalog
     policy: Policy
@@ -60,12 +61,12 @@ class Validator(Struct, frozen=True, kw_only=True):
     """Whether tools may be left out, and images of the history may become notes."""
 
     def check(self, model: str, turn: TurnFacts) -> Failure | None:
-        """Return the first reason against a model, or None if it can take the turn."""
+        """Return the first reason against a model, or None if it can answer the turn."""
         return next(self._failures(model, turn), None)
 
     def _failures(self, model: str, turn: TurnFacts) -> Iterator[Failure]:
         provider = model.partition(":")[0]
-        # Nothing else is known about such a model, so no further reason is given.
+        # The capabilities of such a model are unknown, so no further reason is checked.
         if model not in self.catalog.entries or provider not in self.configured:
             yield Failure(Reason.NOT_CONFIGURED, self.missing_key(provider))
             return
@@ -121,9 +122,10 @@ class ChainEntry(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """Which model takes a turn, and every slot that was tried.
+    """The model of a turn, and every slot that was tried.
 
-    `chain` ends with the winner; without one, `chosen` and `record` are None and `require` raises.
+    `chain` ends with the chosen candidate; without one, `chosen` and `record` are None and
+    `require` raises.
     """
 
     chosen: str | None
@@ -136,11 +138,15 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     @property
     def winner_index(self) -> int:
-        """The index of the winner in the chain; -1 without one."""
+        """The index of the chosen candidate in the chain; -1 without one."""
         return len(self.chain) - 1 if self.chosen is not None else -1
 
     def require(self) -> str:
-        """Return the chosen model, or raise the error that says why there is none."""
+        """Return the chosen model.
+
+        Raises:
+            RoutingError: no model was chosen; the error has the reasons.
+        """
         if self.chosen is not None:
             return self.chosen
         last = self.chain[-1]
@@ -166,14 +172,14 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 Slot = Callable[[TurnFacts, Policy], Iterator[Candidate | str]]
-"""Yields the candidates of a slot, or one text that says why it has none."""
+"""Yields the candidates of a slot, or one text with the reason why it has none."""
 
 EXPLICIT = frozenset((ChainPolicy.PER_MESSAGE_OVERRIDE, ChainPolicy.MANUAL_STICKY))
 """The slots in which a user names a model."""
 
 
 def decide(turn: TurnFacts, validator: Validator) -> Decision:
-    """Try the slots in order until a candidate can take the turn."""
+    """Try the slots in order until a candidate can answer the turn."""
     chain: list[ChainEntry] = []
     for policy, slot in SLOTS.items():
         for candidate in slot(turn, validator.policy):
@@ -181,7 +187,7 @@ def decide(turn: TurnFacts, validator: Validator) -> Decision:
             chain.append(entry)
             if entry.verdict is Verdict.CHOSE:
                 return _decision(chain, validator, entry)
-        # A user who names a model does not want another one in its place.
+        # A user who names a model must not get a response of another one.
         if chain[-1].verdict is Verdict.REJECTED and policy in EXPLICIT:
             break
     return _decision(chain, validator, None)
@@ -217,19 +223,18 @@ def _decision(chain: list[ChainEntry], validator: Validator, winner: ChainEntry 
 
 def _record(chain: list[ChainEntry], winner: ChainEntry) -> RoutingDecisionRecord:
     rejected = [entry for entry in chain if entry.verdict is Verdict.REJECTED]
-    passed_over = [f"{entry.candidate_model} ({entry.reason})" for entry in rejected]
-    others = [entry.candidate_model for entry in rejected]
-    others += [score.model for score in winner.pattern_alternatives]
+    rejections = [f"{entry.candidate_model} ({entry.reason})" for entry in rejected]
+    models = [entry.candidate_model for entry in rejected]
+    models += [score.model for score in winner.pattern_alternatives]
     chosen = winner.candidate_model or ""
+    alternatives = dict.fromkeys(model for model in models if model and model != chosen)
     return RoutingDecisionRecord(
         mode=winner.policy.mode,
         chosen_model=chosen,
-        reason="; instead of ".join([winner.reason, *passed_over]),
+        reason="; instead of ".join([winner.reason, *rejections]),
         rule_name=winner.rule_name,
         confidence=winner.confidence,
-        alternatives_considered=tuple(
-            dict.fromkeys(model for model in others if model and model != chosen)
-        ),
+        alternatives_considered=tuple(alternatives),
     )
 
 
@@ -248,7 +253,7 @@ def _sticky(turn: TurnFacts, _: Policy) -> Iterator[Candidate | str]:
 
 
 def _rule(turn: TurnFacts, policy: Policy) -> Iterator[Candidate | str]:
-    # Rules that hold are all yielded: the next one is the fallback of a rule whose model is down.
+    # All rules that hold are yielded, because the next one is the fallback if a model is down.
     has_match = False
     for rule in policy.rules(turn.workspace_path):
         if all_hold(rule.when, turn):
@@ -293,7 +298,7 @@ def _global_default(_: TurnFacts, policy: Policy) -> Iterator[Candidate | str]:
 
 
 def _default(model: str | None, source: str) -> Iterator[Candidate | str]:
-    """Yield a default model; both kinds give equal records, and differ in the chain (M-098)."""
+    """Yield a default model; both defaults give equal records and differ in the chain (M-098)."""
     if model is None:
         yield f"{source} sets none"
     else:
@@ -325,8 +330,8 @@ class Router:
 
     `rules` is a policy, or a file that is read again when it changes; `configured` contains the
     providers that can be called, and may grow; `outage` is `Availability.outage`, if failures are
-    counted; `missing_key` says how to make a provider available; with `allow_unsupported`, a model
-    without tools or images can take a turn with tools, or with images in earlier messages.
+    recorded; `missing_key` returns how to set the key of a provider; with `allow_unsupported`, a
+    model without tools or images can answer a turn with tools, or with images in earlier messages.
     """
 
     def __init__(  # noqa: PLR0913 - settings, all by name
@@ -362,7 +367,7 @@ class Router:
         return replace(decision, policy_problem=rules.problem)
 
     def check(self, model: str, turn: TurnFacts) -> Failure | None:
-        """Return why a model cannot take a turn, or None if it can."""
+        """Return why a model cannot answer a turn, or None if it can."""
         validator = self._validator(self._read_rules().policy)
         return validator.check(self._catalog.resolve(model), turn)
 
@@ -371,10 +376,10 @@ class Router:
         return self._read_rules().policy.tiers(workspace_path)
 
     def default_model(self, workspace_path: str, tier: Tier | None) -> str | None:
-        """Return the model of a tier or the default model, unchecked."""
+        """Return the model of a tier or the default model, without checking it."""
         policy = self._read_rules().policy
-        of_tier = None if tier is None else policy.tiers(workspace_path).get(tier)
-        return of_tier or policy.workspace_default(workspace_path) or policy.common.default
+        tier_model = None if tier is None else policy.tiers(workspace_path).get(tier)
+        return tier_model or policy.workspace_default(workspace_path) or policy.common.default
 
     def _validator(self, policy: Policy) -> Validator:
         return Validator(
@@ -403,7 +408,7 @@ class Router:
 
 
 def route_decided(decision: Decision, *, elapsed_ms: float) -> RouteDecided:
-    """Return the payload for a decision; emitted once a turn, also if no model was chosen."""
+    """Return the payload for a decision; emitted once per turn, also if no model was chosen."""
     return RouteDecided(
         chosen_model=decision.chosen,
         winner_index=decision.winner_index,

@@ -26,20 +26,20 @@ from metis.wire.call import RequestContext, ToolChoice
 log = logging.getLogger("metis.session")
 
 RECENT_SHARE = 0.3
-"""The share of the window that the newest messages may keep when a history is compacted."""
+"""The share of the window that the newest messages may take when a history is compacted."""
 
 CompactionTrigger = Literal["limit", "user", "overflow"]
-"""Why a history is compacted: it is near the limit, the user asked, or the model refused it."""
+"""Why a history is compacted: it is near the limit, on request, or the model refused it."""
 
 SUMMARY_LEAD = "Summary of the earlier conversation:\n\n"
 PENDING_PROMPT_LEAD = "\n\nThe last question, which is still to be answered:\n\n"
 
 _OVERFLOW_ATTEMPTS = 2
-"""A refused history is compacted with its newest part kept, and then without."""
+"""The first compaction of a refused history leaves its newest messages, the second does not."""
 
 
-class _Occasion(Struct, frozen=True):
-    """Why a history is compacted, for which model, and how long it was."""
+class _Cause(Struct, frozen=True):
+    """Why a history is compacted, for which model, and how many tokens it had."""
 
     trigger: CompactionTrigger
     model: ResolvedModel
@@ -59,16 +59,14 @@ class ContextFitter:
         self._state = context.state
 
     async def fit(self, model: ResolvedModel) -> None:
-        """Compact the history if the next request comes too close to the limit of the model.
+        """Compact a history that is close to the limit of the model.
 
-        If no summary can be written, the request is sent anyway: it may fit, or another model may
-        have to take over.
+        If no summary can be written, the request is sent anyway: it may fit, or a fallback may
+        answer it.
         """
-        if not self._is_due(model):
-            return
         try:
             await self._compact_and_warn(model, "limit")
-            if not self._fits(model):
+            if not self._context.fits_window(model):
                 await self._compact_and_warn(model, "limit", tightly=True)
         except ProviderError as error:
             log.warning("the history was not compacted: %s", type(error).__name__)
@@ -92,12 +90,12 @@ class ContextFitter:
     async def compact(
         self, model: ResolvedModel, trigger: CompactionTrigger, *, tightly: bool = False
     ) -> int:
-        """Replace old messages by a summary; return how many messages it stands for.
+        """Replace old messages by a summary; return how many messages it replaces.
 
-        A tight compaction keeps only what has to be answered now.
+        A tight compaction leaves only the messages of the turn that is being answered.
         """
         messages = self._conversation.messages
-        occasion = _Occasion(trigger, model, self._context.estimate_tokens(model))
+        cause = _Cause(trigger, model, self._context.estimate_tokens(model))
         start = self._first_recent(messages, model, tightly=tightly)
         old = [message for message in messages[:start] if message.role is not Role.SYSTEM]
         if not old:
@@ -106,28 +104,15 @@ class ContextFitter:
         try:
             summary = await summariser.summarise(messages[:start], model)
         except Exception:
-            self._emit(occasion, 0, model, summariser.piece_usages)
+            self._emit(cause, 0, model, summariser.piece_usages)
             raise
         count = len(old) if summary.text else 0
         if count:
-            await self._record(summary, messages, start, occasion)
+            await self._record(summary, messages, start, cause)
         else:
             await self._conversation.record_usage(summary.writer.id, summary.usage)
-        self._emit(occasion, count, summary.writer, [*summariser.piece_usages, summary.usage])
+        self._emit(cause, count, summary.writer, [*summariser.piece_usages, summary.usage])
         return count
-
-    def _is_due(self, model: ResolvedModel) -> bool:
-        share = self._setup.options.compact_at
-        if share is None:
-            return False
-        limit = share * self._state.context_window(model)
-        return self._context.estimate_tokens(model) > limit or not self._fits(model)
-
-    def _fits(self, model: ResolvedModel) -> bool:
-        """Return whether the next request and its response fit into the window."""
-        window = self._state.context_window(model)
-        reserved = min(self._setup.request_defaults.max_output_tokens or 0, window // 2)
-        return self._context.estimate_tokens(model) + reserved <= window
 
     async def _compact_and_warn(
         self, model: ResolvedModel, trigger: CompactionTrigger, *, tightly: bool = False
@@ -140,9 +125,10 @@ class ContextFitter:
         return count
 
     def _first_recent(self, messages: list[Message], model: ResolvedModel, *, tightly: bool) -> int:
-        """Return the index of the first message to keep: never between a call and its results.
+        """Return the index of the first message that is not summarised.
 
-        The prompt that is being answered is kept, too, unless the work on it fills the window.
+        It is never between a call and its results. The last prompt is not summarised either,
+        unless the responses and results after it fill the window.
         """
         prompts = (n for n, message in enumerate(messages) if message.role is Role.USER)
         last_prompt = max(prompts, default=0)
@@ -158,7 +144,8 @@ class ContextFitter:
             tightly or model.estimate_tokens(messages[last_prompt:]) > (1 - RECENT_SHARE) * window
         )
         if not fills_window:
-            # If everything seems to fit, the provider counts differently: keep the last turn only.
+            # If all messages seem to fit, the provider counts more tokens than the estimate: all
+            # but the last turn is summarised.
             start = min(start, last_prompt) or last_prompt
         # Results without their call would be rejected.
         while 0 < start < len(messages) and messages[start].role is Role.TOOL:
@@ -166,45 +153,45 @@ class ContextFitter:
         return start
 
     async def _record(
-        self, summary: "Summary", messages: list[Message], start: int, occasion: _Occasion
+        self, summary: "Summary", messages: list[Message], start: int, cause: _Cause
     ) -> None:
         text = SUMMARY_LEAD + summary.text
-        # Without a prompt the model would not know what the remaining tool results are for.
+        # Without the prompt, the model would not see what the remaining tool results are for.
         if not any(message.role is Role.USER for message in messages[start:]):
-            text += self._pending_prompt(messages, occasion.model)
+            text += self._pending_prompt(messages, cause.model)
         await self._conversation.record(
             CompactionEntry,
             summary=text,
             first_kept_id=messages[start].id if start < len(messages) else None,
-            tokens_before=occasion.tokens_before,
+            tokens_before=cause.tokens_before,
             details={"model": summary.writer.id, "usage": msgspec.to_builtins(summary.usage)},
         )
 
     def _pending_prompt(self, messages: Sequence[Message], model: ResolvedModel) -> str:
-        """Return the prompt of the running turn, which the summary replaces, as far as it fits."""
+        """Return the prompt of the running turn, cut to the space that the summary may take."""
         prompts = (message for message in reversed(messages) if message.role is Role.USER)
         prompt = next(prompts, None)
         text = "" if prompt is None else text_of(prompt.content)
         if prompt is not None and prompt.metadata.origin == SUMMARY_ORIGIN:
-            # An earlier summary: only the prompt that it carries is still to be answered.
+            # The message is an earlier summary; only the prompt at its end is unanswered.
             text = text.rpartition(PENDING_PROMPT_LEAD)[2] if PENDING_PROMPT_LEAD in text else ""
         limit = round(SPARE_SHARE * self._state.context_window(model))
         first = next(split_to_fit([text], limit, _counter(model)), "")
         return f"{PENDING_PROMPT_LEAD}{first}" if first.strip() else ""
 
     def _emit(
-        self, occasion: _Occasion, count: int, writer: ResolvedModel, usages: Sequence[Usage]
+        self, cause: _Cause, count: int, writer: ResolvedModel, usages: Sequence[Usage]
     ) -> None:
-        """Trace a compaction; calls that wrote no usable summary have cost something, too."""
+        """Trace a compaction with the cost of all its calls, also of those without a result."""
         if not usages:
             return
         self._context.reporter.trace.emit(
             SessionCompacted(
-                trigger=occasion.trigger,
+                trigger=cause.trigger,
                 model=writer.id,
                 message_count=count,
-                tokens_before=occasion.tokens_before,
-                tokens_after=self._context.estimate_tokens(occasion.model),
+                tokens_before=cause.tokens_before,
+                tokens_after=self._context.estimate_tokens(cause.model),
                 provider=writer.provider,
                 **usage_totals(*usages),
                 pricing_version=usages[-1].pricing_version,
@@ -229,26 +216,26 @@ def _too_long(
 # Writing a summary
 
 SPARE_SHARE = 0.1
-"""The share of a window that a summary may take, and that is left for errors of the estimate."""
+"""The share of a window that a summary may take; as much is reserved for errors of the estimate."""
 
-_KEEP = (
+_SUMMARY_CONTENT = (
     "Include: the goal, decisions and their reasons, names, paths, numbers and exact wording that "
     "are still needed, what was tried and failed, and the next steps. Write plain text and do not "
     "call tools."
 )
 SUMMARY_PROMPT = (
     "Summarise our conversation so far for someone who will continue it without having seen it. "
-    f"{_KEEP}"
+    f"{_SUMMARY_CONTENT}"
 )
 PIECE_PROMPT = (
     "Summarise this conversation for someone who will continue it without having seen it. It is "
     "too long to show at once: you get one part of it, after the summary of the earlier parts. "
-    f"Write one summary of both. {_KEEP}"
+    f"Write one summary of both. {_SUMMARY_CONTENT}"
 )
 _MAX_HALVINGS = 4
-"""How often a piece is halved for a model that accepts less than its window."""
+"""How often a piece is halved for a model that accepts fewer tokens than its window has."""
 _MIN_PIECE_TOKENS = 100
-"""A window with less space than this for a piece is too small."""
+"""The smallest piece; a window with less space for one is refused."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -257,7 +244,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     text: str
     writer: ResolvedModel
     usage: Usage
-    """The usage of the last call; that of the calls before it is recorded already."""
+    """The usage of the last call; the usage of earlier calls is already recorded."""
 
 
 class Summariser:
@@ -270,9 +257,10 @@ class Summariser:
         """The usage of the calls that wrote the summary of a piece."""
 
     async def summarise(self, messages: Sequence[Message], model: ResolvedModel) -> Summary:
-        """Summarise with the model that is set for it, or with that of the turn.
+        """Summarise with the model that is configured for it, or with the model of the turn.
 
-        A model whose window takes the whole history comes first; one that is down is skipped.
+        The model whose window the whole history fits is tried first; if one fails, the other is
+        tried.
 
         Raises:
             ProviderError: no model wrote a summary.
@@ -280,7 +268,7 @@ class Summariser:
         name, models = self._setup.options.compact_with, self._setup.models
         preferred = model if name is None else models.get(name)
         writers = [preferred] if preferred.id == model.id else [preferred, model]
-        # Summarising pieces costs a call for each, and loses more than one summary of everything.
+        # Summarising pieces takes a call for each, and loses more than one summary of everything.
         writers.sort(key=lambda writer: not self._fits(messages, writer))
         for writer in writers[:-1]:
             try:
@@ -316,7 +304,7 @@ class Summariser:
         remaining, summary, halvings = list(transcript(messages)), "", 0
         while True:
             limit = self._max_piece(writer, summary, halvings)
-            piece, *more = split_to_fit(remaining, limit, _counter(writer))
+            piece, *later_texts = split_to_fit(remaining, limit, _counter(writer))
             try:
                 written = await self._call(writer, [self._prompt(_piece_prompt(summary, piece))])
             except ContextOverflowError:
@@ -324,12 +312,12 @@ class Summariser:
                     raise
                 halvings += 1
                 continue
-            if not more or not written.text:
+            if not later_texts or not written.text:
                 return written
-            # Recorded at once: a failure in a later piece must not lose what this one has cost.
+            # Recorded at once: a failure in a later piece must not lose the cost of this one.
             self.piece_usages.append(written.usage)
             await self._context.conversation.record_usage(writer.id, written.usage)
-            remaining, summary = more, written.text
+            remaining, summary = later_texts, written.text
 
     def _max_piece(self, writer: ResolvedModel, summary: str, halvings: int) -> int:
         prompt_tokens = estimate_text_tokens(_piece_prompt(summary, ""), writer)
@@ -349,7 +337,7 @@ class Summariser:
         await self._context.check_budget()
         setup = self._setup
         now = setup.now()
-        # The tools stay in the request so that a cached prefix is still used; none may be called.
+        # The request has the tools, so that it matches the cached prefix; none may be called.
         tool_choice = ToolChoice("none") if tools else None
         options = replace(
             setup.request_defaults,
@@ -392,7 +380,7 @@ def _piece_prompt(summary: str, piece: str) -> str:
 TokenCounter = Callable[[str], int]
 
 _MIN_CUT_LENGTH = 200
-"""No text is cut shorter, in characters: a window that does not take this takes nothing."""
+"""The shortest part of a text, in characters; it bounds the number of parts for any limit."""
 
 
 def _counter(model: ResolvedModel) -> TokenCounter:
@@ -400,7 +388,7 @@ def _counter(model: ResolvedModel) -> TokenCounter:
 
 
 def transcript(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the history as text, a text for each message together with its tool results."""
+    """Yield the history as texts: one for each message together with its tool results."""
     lines: list[str] = []
     for message in messages:
         if message.role is Role.SYSTEM:

@@ -59,8 +59,8 @@ T = TypeVar("T")
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine to its end, even if the caller is cancelled meanwhile.
 
-    The cancellation is raised afterwards. So a write that a cancelled turn had begun is either in
-    the store or was never started.
+    The cancellation is raised afterwards. So a write of a cancelled turn is either complete or was
+    never started.
     """
     task = asyncio.ensure_future(work)
     interrupted: BaseException | None = None
@@ -70,14 +70,14 @@ async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised below, when the task is done
             interrupted = error
     if interrupted is not None:
-        # Retrieve the task's own error: asyncio would log it as never retrieved.
+        # Retrieve the error of the task, which asyncio would otherwise log as never retrieved.
         task.exception()
         raise interrupted
     return task.result()
 
 
 class HistoryFacts:
-    """What a history contains, as far as it decides which models can take it."""
+    """The facts about a history that decide which models can answer it."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.has_images = False
@@ -91,7 +91,7 @@ class HistoryFacts:
             self.add(message)
 
     def add(self, message: Message) -> None:
-        """Account for one more message."""
+        """Update the facts with one more message."""
         if message.role is Role.SYSTEM:
             self.has_system_prompt = True
         for block in message.content:
@@ -141,20 +141,20 @@ class ModelUse(Struct, frozen=True):
 
 
 class SessionCost(Struct, frozen=True):
-    """What a session has cost, exactly."""
+    """The exact cost of a session."""
 
     total_usd: Decimal
     by_model: dict[str, Decimal]
     unpriced_models: tuple[str, ...] = ()
     """Models without a price: their calls are not in the total."""
     used: dict[str, ModelUse] = {}
-    """What was used of each model, by turns that were taken back, too."""
+    """The calls and tokens of each model, including turns that were undone."""
     simulated_models: tuple[str, ...] = ()
     """Models in whose place the simulator answered, at no cost."""
 
 
 class Conversation:
-    """The journal of a session, as far as the store has it, and the history that models get."""
+    """The stored journal of a session, and the history that models get."""
 
     def __init__(
         self,
@@ -177,23 +177,24 @@ class Conversation:
         self.has_tools = True
         """Whether the session offers its tools."""
         self.workers_usd = Decimal(0)
-        """What workers have cost; they are sessions of their own."""
+        """The cost of workers, which are separate sessions."""
         self._limit_usd: Decimal | UnsetType | None = UNSET
         self._threads = Threads()
-        # Both are None when an entry has made them stale.
+        # Both are None after an entry that changes them, and are computed again on use.
         self._view: list[Message] | None = []
         self._thread_options: dict[str, Any] | None = {}
         self._facts = HistoryFacts()
-        # Of all branches: a tool call id must be unique in its session (M-138 pairs results by it).
+        # The ids of all branches: a tool call id must be unique in its session, because results are
+        # paired with calls by it (M-138).
         self._call_ids: set[str] = set()
         self._costs: dict[str, Decimal] = {}
         self._used: dict[str, ModelUse] = {}
         self._unpriced: set[str] = set()
         self._simulated: set[str] = set()
-        # Numbers of entries, to tell whether a pin or a pointer came later.
+        # The number of entries, by which a pin and a pointer are ordered: the later one applies.
         self._entry_count = 0
         self._newest_seq = 0
-        # Whether something of this session is in a local file instead of the store.
+        # Whether entries of this session are spooled in a local file and not in the store yet.
         self._is_behind = False
         self._pinned_at = 0
         self._pointed_at: dict[str, int] = {}
@@ -202,7 +203,7 @@ class Conversation:
 
     @property
     def messages(self) -> list[Message]:
-        """The history that models get now."""
+        """The history that models get."""
         if self._view is None:
             self._view = self._threads.view().messages
             self._facts = HistoryFacts(self._view)
@@ -210,14 +211,14 @@ class Conversation:
 
     @property
     def facts(self) -> HistoryFacts:
-        """What the history contains."""
+        """The facts about the history."""
         if self._view is None:
             self._view = self.messages
         return self._facts
 
     @property
     def path(self) -> list[Message]:
-        """Every message up to the newest, also those that a summary replaces in the history."""
+        """Every message up to the newest, including those that a summary replaces."""
         return self._threads.path()
 
     def path_to(self, message_id: str) -> list[Message]:
@@ -255,21 +256,21 @@ class Conversation:
         return str(name) if pointed_at > self._pinned_at else None
 
     def budget(self, default: Budget) -> Budget:
-        """Return the default limits with the session's own limit, if it has one."""
+        """Return the default limits, with the limit of the session if it has one."""
         limit = self._limit_usd
         return default if limit is UNSET else replace(default, session_usd=limit)
 
     def cost(self) -> SessionCost:
-        """Return what all calls of the session have cost."""
+        """Return the cost of all calls of the session."""
         total = sum(self._costs.values(), Decimal(0))
         unpriced = tuple(sorted(self._unpriced))
         simulated = tuple(sorted(self._simulated))
         return SessionCost(total, dict(self._costs), unpriced, dict(self._used), simulated)
 
     def with_unique_call_ids(self, message: Message) -> Message:
-        """Return the message with new ids for the tool calls whose ids are in use already.
+        """Return the message with new ids for tool calls whose ids are already in use.
 
-        Deterministic hosts return the same ids when a turn is taken back and sent again.
+        Deterministic hosts return the same ids when a turn is undone and sent again.
         """
         calls = (block.id for block in message.content if isinstance(block, ToolUseBlock))
         new_ids = {call_id: new_tool_use_id() for call_id in calls if call_id in self._call_ids}
@@ -305,11 +306,13 @@ class Conversation:
         await self.note(USAGE_KIND, {"model": model, "usage": msgspec.to_builtins(usage)})
 
     async def _append(self, messages: tuple[Message, ...]) -> list[Message]:
-        # A prompt can be typed again; what a model or a tool returned cannot be had twice.
+        # A prompt can be sent again, but a response or a tool result cannot be obtained twice. So
+        # only these are spooled if the store cannot be reached.
         is_paid = any(message.role is not Role.USER for message in messages)
-        await self._catch_up([entry_of(message) for message in messages] if is_paid else [])
+        if self._is_behind:
+            await self._catch_up([entry_of(message) for message in messages] if is_paid else [])
         try:
-            # Ids are renewed if another process wrote a later one: ids order the messages.
+            # Ids order the messages, so they are renewed if another process wrote a later one.
             entries = await self.store.append_all(messages, renew_ids=True, spool=is_paid)
         except StoreSpooledError:
             self._is_behind = True
@@ -320,7 +323,8 @@ class Conversation:
 
     async def _record(self, entry: AnyEntry) -> AnyEntry:
         is_paid = isinstance(entry, SidecarEntry) and entry.kind == USAGE_KIND
-        await self._catch_up([entry] if is_paid else [])
+        if self._is_behind:
+            await self._catch_up([entry] if is_paid else [])
         try:
             stored = await self.store.record(entry, spool=is_paid)
         except StoreSpooledError:
@@ -330,12 +334,10 @@ class Conversation:
         return stored
 
     async def _catch_up(self, next_entries: Sequence[AnyEntry]) -> None:
-        """Store and follow what was spooled while the database was away; else do nothing.
+        """Store and read the entries that were spooled while the database was unreachable.
 
-        If the database is still away, the next entries are spooled behind the others.
+        If it is still unreachable, the next entries are spooled after the others.
         """
-        if not self._is_behind:
-            return
         try:
             await self.store.restore_spooled()
             for entry in await self.store.history(self.id, after=self._newest_seq):
@@ -344,7 +346,7 @@ class Conversation:
             raise await self.store.spool(next_entries, error) from error
         self._is_behind = False
 
-    # Following the journal
+    # Applying journal entries
 
     def _add(self, entry: AnyEntry) -> None:
         self._threads.add(entry)
@@ -360,7 +362,7 @@ class Conversation:
             case CheckpointEntry():
                 self.checkpoints[entry.number] = entry.message_id
             case BookmarkEntry():
-                pass  # the threads follow it, and the view stays the same
+                pass  # `_threads` has it; a bookmark does not change the view
             case CompactionEntry():
                 self._view = None
                 if entry.details and "usage" in entry.details:
@@ -393,8 +395,8 @@ class Conversation:
             self._thread_options = None
             if POINTER_OPTION in metadata.options:
                 self._pointed_at[message.id] = self._entry_count
-        # A message with parents may start another branch, and a partial one is not shown: then the
-        # view is rebuilt, otherwise it just grows.
+        # A message with parents may start another branch, and the view does not show a partial one.
+        # The view is then built again; any other message is appended to it.
         if metadata.parents or metadata.status == MessageStatus.PARTIAL:
             self._view = self._thread_options = None
         elif self._view is not None:
@@ -418,7 +420,7 @@ def recorded_usage(data: Any) -> tuple[str, Usage]:
 
 
 def entry_cost(entry: AnyEntry) -> Decimal:
-    """Return what the model call behind an entry has cost."""
+    """Return the cost of the model call that an entry records."""
     match entry:
         case MessageEntry() if entry.message.metadata.usage is not None:
             return entry.message.metadata.usage.cost_usd
@@ -436,7 +438,7 @@ _CLOCK_SKEW = timedelta(seconds=5)
 
 
 class SpendTracker:
-    """Sums what all sessions of a store have cost; reads only entries that are new."""
+    """Sums the cost of all sessions of a store; each entry is read only once."""
 
     def __init__(self, store: Store, *, now: Callable[[], datetime]) -> None:
         self._store = store
@@ -447,7 +449,7 @@ class SpendTracker:
         self._lock = asyncio.Lock()
 
     async def totals(self, session_usd: Decimal = Decimal(0)) -> Spending:
-        """Return what was spent in this UTC day and month, beside the given session's own sum."""
+        """Return the spending of this UTC day and month, together with that of a session."""
         now = self._now().astimezone(UTC)
         async with self._lock:  # two readers at once would count an entry twice
             await self._catch_up(now)
@@ -470,7 +472,7 @@ class SpendTracker:
         self._checked_at = now
 
     async def _changed_sessions(self, since: datetime) -> list[str]:
-        """Return the sessions that changed; usually few of many, so a short page comes first."""
+        """Return the sessions that changed; the first page is short, because few usually have."""
         limit = _FIRST_PAGE
         while True:
             records = await self._store.sessions(limit)

@@ -174,7 +174,7 @@ class Delegate:
             text = f"The worker failed: {type(error).__name__}."
             raise WorkerFailedError(text, "worker_error") from None
         finally:
-            # Also after a timeout or a cancellation: what the worker spent counts.
+            # The cost of the worker is also recorded after a timeout or a cancellation.
             await worker.end()
             await self._workers.record_cost(worker)
         return _checked_text(reply.message, checker)
@@ -276,7 +276,7 @@ class WorkerFactory:
     async def create(self, task: Task, context: ToolContext) -> tuple[Session, tuple[str, ...]]:
         """Create a worker for a task; return it and the names of tools that do not exist.
 
-        It gets nothing of its parent's history.
+        The worker gets no part of its parent's history.
         """
         setup, parent_id = self._setup, self._conversation.id
         record = await setup.store.create_session(workspace_path=setup.workspace_path)
@@ -317,18 +317,18 @@ class WorkerFactory:
         return session, missing
 
     async def record_cost(self, worker: Session) -> None:
-        """Count what a worker has cost against the limits of its parent session."""
+        """Add the cost of a worker to the spending of its parent session."""
         self._workers.remove(worker)
         cost_usd = str(worker.cost().total_usd)
         data = {"session_id": worker.id, "cost_usd": cost_usd}
         await self._conversation.note(WORKER_KIND, data)
 
     def _budget(self) -> Budget:
-        """Return what the session and its workers, finished or running, have not spent yet."""
+        """Return the part of the budget that the session and all its workers have not spent."""
         budget = self._conversation.budget(self._setup.budget)
         if budget.session_usd is None:
             return budget
-        spent = [each.cost().total_usd for each in (self._conversation, *self._workers)]
-        spent.append(self._conversation.workers_usd)
-        remaining = max(Decimal(0), budget.session_usd - sum(spent, Decimal(0)))
+        costs = [source.cost().total_usd for source in (self._conversation, *self._workers)]
+        costs.append(self._conversation.workers_usd)
+        remaining = max(Decimal(0), budget.session_usd - sum(costs, Decimal(0)))
         return replace(budget, session_usd=remaining)

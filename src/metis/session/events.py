@@ -72,7 +72,7 @@ class Routed(TurnNotice, frozen=True, kw_only=True, tag="routed"):
 
 
 class Lost(TurnNotice, frozen=True, kw_only=True, tag="lost"):
-    """Parts of the history that the model does not get as they are; each is reported once."""
+    """Parts of the history that the model gets changed or not at all; each is reported once."""
 
     type: ClassVar[Literal["lost"]] = "lost"
     model: str
@@ -159,9 +159,9 @@ class Trace:
         parent: Event | None = None,
         actor: Actor = Actor.SYSTEM,
     ) -> Event | None:
-        """Emit an event; a bus that is full or closed is logged and stops no turn.
+        """Emit an event; an error of the bus is logged and does not stop the turn.
 
-        A payload that is given as a function is made only if there is a bus.
+        A payload can be a function, which is called only if there is a bus.
         """
         if self._bus is None:
             return None
@@ -197,7 +197,7 @@ class TurnReporter(Struct, frozen=True, kw_only=True):
 
 
 class OutageTracker:
-    """Counts failed and good calls for all sessions, and traces outages that begin or end."""
+    """Records failed and successful calls of all sessions, and traces the outages."""
 
     def __init__(self, availability: Availability, now: Callable[[], datetime]) -> None:
         self._availability = availability
@@ -205,14 +205,14 @@ class OutageTracker:
         self._last_problem: RoutingPolicyError | None = None
 
     def record_failure(self, model: str, error: ProviderError, trace: Trace) -> tuple[Outage, ...]:
-        """Count a call that failed for good; return the outages that begin with it."""
-        began = self._availability.record_failure(model, error)
-        for outage in began:
+        """Record a call that failed after all retries; return the outages that begin with it."""
+        new_outages = self._availability.record_failure(model, error)
+        for outage in new_outages:
             trace.emit(provider_unavailable(outage))
-        return began
+        return new_outages
 
     def record_success(self, model: str, trace: Trace) -> None:
-        """Count a good call, which ends the outages of its model and provider."""
+        """Record a successful call, which ends the outages of its model and provider."""
         self._emit_recovered(self._availability.record_success(model), trace)
 
     def clear_expired(self, trace: Trace) -> None:
@@ -220,7 +220,7 @@ class OutageTracker:
         self._emit_recovered(self._availability.clear_expired(), trace)
 
     def retry_now(self, model: str, trace: Trace) -> bool:
-        """End an outage that may have been fixed on this side; return whether there was one."""
+        """End an outage that the user may have fixed; return whether there was one."""
         ended = self._availability.clear_local_fault(model)
         self._emit_recovered(ended, trace)
         return bool(ended)
@@ -255,7 +255,7 @@ _USAGE_FIELDS = (
 
 
 def usage_totals(*usages: Usage) -> dict[str, Any]:
-    """Return the sums of usages, as fields that several payloads share."""
+    """Return the sums of usages, by the field names that several payloads share."""
     return {name: sum(getattr(usage, name) for usage in usages) for name in _USAGE_FIELDS}
 
 
@@ -266,7 +266,7 @@ def llm_call_completed(
     parent_session_id: str | None = None,
     **fields: Any,
 ) -> LlmCallCompleted:
-    """Return the payload for a response; `fields` are others of the payload."""
+    """Return the payload for a response; `fields` are further fields of the payload."""
     metadata = response.metadata
     usage = metadata.usage
     if usage is None:
@@ -374,7 +374,7 @@ def tool_ended(result: Message, latency_ms: int) -> ToolCompleted | ToolFailed:
 
 
 def short_hash(data: bytes) -> str:
-    """Return a short digest that stands for data which must not be in a trace."""
+    """Return a short digest of data that must not be in a trace."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 

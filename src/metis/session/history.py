@@ -1,4 +1,4 @@
-"""Going back in a conversation, bookmarks and checkpoints; nothing is deleted."""
+"""Rewinds, bookmarks and checkpoints of a conversation; no message is ever deleted."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -53,8 +53,11 @@ class HistoryEditor:
     def find(self, position: Position | None) -> str | None:
         """Return the message id of a position, moved behind the results of its tool calls.
 
-        None is before the first message. A conversation is never cut between a call and its
-        results: providers reject such a history.
+        None is the position before the first message. A conversation is never cut between a call
+        and its results, because providers reject such a history.
+
+        Raises:
+            InvalidValueError: there is no such position, or a call at it has no result.
         """
         message_id = self._resolve(position)
         path = self._conversation.path
@@ -69,11 +72,11 @@ class HistoryEditor:
         return message_id
 
     async def rewind(self, position: Position | None) -> None:
-        """Go back to a position."""
+        """Move the head to a position."""
         await self._move_head(self.find(position))
 
     async def undo(self, count: int = 1) -> tuple[ContentBlock, ...]:
-        """Take the last turns back; return the prompt of the first of them."""
+        """Undo the last turns; return the prompt of the first of them."""
         path = self._conversation.path
         turns = past_turns(path)
         if not 0 < count <= len(turns):
@@ -85,7 +88,7 @@ class HistoryEditor:
         return prompt.content
 
     async def retract(self, message_id: str, reason: str | None = None) -> None:
-        """Take a message and all that follow it back."""
+        """Remove a message and all that follow it from the history."""
         await self._conversation.record(RetractionEntry, message_id=message_id, reason=reason)
 
     async def bookmark(self, name: str, position: Position | None) -> str:
@@ -103,7 +106,7 @@ class HistoryEditor:
         await self._conversation.record(BookmarkEntry, message_id=None, name=name)
 
     async def checkpoint(self, name: str | None = None) -> int:
-        """Number the current position, and name it; return the number."""
+        """Number the current position, optionally with a name; return the number."""
         number = max(self._conversation.checkpoints, default=0) + 1
         await self._conversation.record(
             CheckpointEntry, message_id=self._conversation.tip, number=number
@@ -129,5 +132,5 @@ class HistoryEditor:
 
 
 def _is_stored(message: Message) -> bool:
-    """Return whether a message is in the store: the path also shows notes of rewinds."""
+    """Return whether a message is in the store; the path also has notes about rewinds."""
     return message.metadata.origin != "rewind"

@@ -1,4 +1,4 @@
-"""Metis, the entry point: a store, a transport and the sessions between them."""
+"""Metis, the entry point of the library: it opens a store and a transport for sessions."""
 
 import asyncio
 import importlib
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -89,11 +89,11 @@ class LoopThread:
 
 
 class LazySimulator:
-    """A simulator behind a port that listens at once, and that is loaded on the first connection.
+    """A simulator whose port listens at once, and whose code is loaded on the first connection.
 
     Loading takes as long as everything else before a first prompt; a client that connects earlier
-    just waits. The simulator has a thread of its own: like a provider elsewhere, it neither holds
-    up the caller's event loop nor stops when the caller blocks it.
+    waits. The simulator has its own thread: like a remote provider, it neither blocks the caller's
+    event loop nor stops when the caller blocks that loop.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class LazySimulator:
             self._running = await asyncio.to_thread(_start_simulator, self._socket)
         except Exception:
             log.exception("the simulator cannot be started")
-            self._socket.close()  # a client gets an error at once instead of waiting
+            self._socket.close()  # clients get an error at once and do not wait for a response
 
 
 def _start_simulator(listening: socket.socket) -> "tuple[LoopThread, Simulator]":
@@ -149,7 +149,7 @@ class Metis:
 
     def __init__(self, url: str | None = None, options: Options = Options()) -> None:  # noqa: B008 - an immutable value
         if not isinstance(options, Options):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-            # Not its value, which may hold keys.
+            # The error names the type only: the value may contain keys.
             kind = type(options).__name__
             fault = f"expected an Options, such as Options(simulate=True), got {kind}"
             raise InvalidValueError(fault, path="$.options")
@@ -168,13 +168,13 @@ class Metis:
         raise TypeError("use `async with metis.open()`, or `with metis.open_sync()` without async")
 
     def __exit__(self, *error: object) -> None:
-        """Do nothing: `__enter__` raises; Python looks for this method first."""
+        """Do nothing. Python requires this method for `with`, so that `__enter__` can raise."""
 
     async def __aenter__(self) -> Self:
         try:
             self._open()
         except BaseException:
-            await self.close()  # the port of the simulator, the store
+            await self.close()  # the store and the port of the simulator may be open
             raise
         return self
 
@@ -246,7 +246,7 @@ class Metis:
         self._transport = self._store = self._setup = self._simulator = self._workspace = None
 
     async def prepare(self) -> None:
-        """Load what the first turn needs, for instance while a user types a prompt."""
+        """Load tables and modules that the first turn needs, for example while a user types."""
         setup = self._opened()
         await asyncio.to_thread(preload_tables)
         await setup.transport.prepare()
@@ -290,7 +290,7 @@ class Metis:
         entries = await setup.store.history(session_id)
         Trace(setup.options.bus, record.id).emit(SessionResumed(message_count=len(entries)))
         if record.active_model is not None:
-            with suppress(UnknownModelError):  # the next turn reports it, unless it names another
+            with suppress(UnknownModelError):  # the next turn raises it, unless it names a model
                 setup.models.resolve(record.active_model)
         conversation = Conversation(
             setup.store, record.id, entries, pinned_model=record.active_model
@@ -303,15 +303,16 @@ class Metis:
         """Return the vectors of texts, such as those of `openai:text-embedding-3-small`.
 
         Args:
-            texts: any number; they are sent in several requests if need be.
+            texts: any number of texts; they are sent in batches.
             model: an embedding model by id, such as `ollama:nomic-embed-text`.
-            is_query: whether other texts are compared with these; some models embed both in
-                different ways.
+            is_query: whether the texts are search queries; some models embed queries and
+                documents in different ways.
         """
         setup = self._opened()
         resolved = setup.models.get(model)
         name, vectors, tokens = resolved.adapter.wire_model(resolved.id), list[Sequence[float]](), 0
-        embedding_path(resolved.adapter.profile, name)  # raises before a key is missed in vain
+        # Raises if the provider has no embeddings; a missing key would be a misleading error.
+        embedding_path(resolved.adapter.profile, name)
         if not setup.models.is_available(resolved.provider):
             raise AuthenticationError(missing_key(resolved.provider), provider=resolved.provider)
         for start in range(0, len(texts), MAX_TEXTS):
@@ -337,7 +338,7 @@ class Metis:
         return session
 
     def _system_prompt(self, base: str) -> SystemPrompt:
-        """Return the system prompt; without tools it lists no skills, for none could be loaded."""
+        """Return the system prompt; it lists no skills if there is no tool to load them."""
         options = self.options
         workspace = None if options.workspace is None else Path(options.workspace)
         prompt = read_system_prompt(
@@ -426,5 +427,7 @@ def open_metis(url: str | None = None, options: Options = Options()) -> Metis:  
     Args:
         url: `sqlite:///path` or `postgresql://…`; by default `metis.db` under `$METIS_HOME`.
         options: addresses, keys, tools, budgets and more.
+
+    The store is opened by `async with`, not by this call.
     """
     return Metis(url, options)

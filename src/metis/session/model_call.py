@@ -1,6 +1,6 @@
 """The calls of a turn: to models, and to the tools that their responses call.
 
-Whatever a call returns is stored, however the call ends.
+Everything that a call returns is stored, also if the call fails or is cancelled.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ from metis.wire.codec import StreamDecoder
 
 
 class ModelCaller:
-    """Calls models for one turn, and stores what they return."""
+    """Calls models for one turn, and stores their responses."""
 
     def __init__(self, context: TurnContext) -> None:
         self.call_count = 0
@@ -72,7 +72,7 @@ class ModelCaller:
         """The prompt tokens of all calls, cached or not."""
         self.output_tokens = 0
         self.has_shown = False
-        """Whether something of the last response was shown, so that it must not come again."""
+        """Whether a part of the last response was shown; the call must not be repeated then."""
         self.parent_event: Event | None = None
         """The cause of the next bus event."""
         self._context = context
@@ -82,14 +82,14 @@ class ModelCaller:
         self._started_event: Event | None = None
         self._failed_attempts = 0
         self._partial: tuple[Message, PendingCall] | None = None
-        """What arrived of a response that will not be finished, until it is stored."""
+        """An incomplete response that is not stored yet."""
 
     async def call(self, model: ResolvedModel, record: RoutingDecisionRecord) -> Message | None:
         """Call a model and store its response; return None if the response is empty.
 
         Raises:
             BudgetExceededError: a limit is reached; no call was made.
-            ProviderError: the call failed or broke off; what arrived is stored.
+            ProviderError: the call failed or was interrupted; the partial response is stored.
         """
         await self._context.check_budget()
         input_tokens = self._context.estimate_tokens(model)
@@ -135,7 +135,7 @@ class ModelCaller:
     def error_results(
         self, calls: Sequence[ToolUseBlock], text: str, status: OutcomeStatus
     ) -> list[Message]:
-        """Return a result for each of the calls, which are not run."""
+        """Return an error result for each of the calls, which are not run."""
         now, session_id = self._setup.now(), self._conversation.id
         return [error_result(call, session_id, text, status, now) for call in calls]
 
@@ -158,7 +158,7 @@ class ModelCaller:
         )
         options = with_cache_key(options, model, conversation.id, expects_more=self._expects_more())
         messages: Sequence[Message] = conversation.messages
-        if conversation.facts.has_files:  # reading files needs a thread, which most turns save
+        if conversation.facts.has_files:  # reading files takes a thread, which few turns need
             messages = await state.files.embed(messages, self._setup.workspace)
         messages = with_continue_prompt(state.repairs.apply(messages, model))
         request = model.adapter.to_wire(messages, self._setup.tools, options)
@@ -166,7 +166,7 @@ class ModelCaller:
         return request
 
     def _expects_more(self) -> bool:
-        """Return whether more requests will follow: there are tools, or responses already."""
+        """Return whether more requests will probably follow: there are tools, or responses."""
         messages = self._conversation.messages
         return bool(self._setup.tools) or any(
             message.role is Role.ASSISTANT for message in reversed(messages)
@@ -187,7 +187,11 @@ class ModelCaller:
     # Receiving
 
     async def _receive(self, call: PendingCall, request: WireRequest) -> Message:
-        """Return the complete response, or raise the error that prevented it."""
+        """Return the complete response.
+
+        Raises:
+            ProviderError: the response is not complete.
+        """
         if not call.model.capabilities.supports_streaming:
             return await self._complete_unstreamed(call, request)
         last = await self._stream(call, request)
@@ -200,7 +204,7 @@ class ModelCaller:
         raise provider_error(last, provider)
 
     async def _complete_unstreamed(self, call: PendingCall, request: WireRequest) -> Message:
-        """Call a model that does not stream; listeners get the events of a stream anyway."""
+        """Call a model that does not stream; listeners get events as from a stream."""
         on_failure = partial(self._report_failed_attempt, call)
         try:
             message = await self._setup.transport.complete(
@@ -217,7 +221,7 @@ class ModelCaller:
     async def _stream(
         self, call: PendingCall, request: WireRequest
     ) -> MessageComplete | StreamError | None:
-        """Pass on the events of a response as they arrive; return the last one."""
+        """Send the events of a response to the listener as they arrive; return the last one."""
         last: MessageComplete | StreamError | None = None
         streams_input = call.model.capabilities.supports_streaming_tool_calls
 
@@ -234,7 +238,8 @@ class ModelCaller:
         )
         async with aclosing(stream) as events:
             async for event in events:
-                # Time to first chunk includes failed attempts, as a user experiences it.
+                # The time to the first chunk includes failed attempts, because the user waits for
+                # them, too.
                 if call.first_chunk_ms is None:
                     call.first_chunk_ms = call.elapsed_ms()
                     self.has_shown = True
@@ -270,7 +275,7 @@ class ModelCaller:
     async def _store_response(self, message: Message, call: PendingCall) -> Message | None:
         response = self._completed(message, call, MessageStatus.COMPLETE)
         self._add_usage(response)
-        self._failed_attempts = 0  # the next request has all its attempts again (T192)
+        self._failed_attempts = 0  # the next request has the full number of attempts (T192)
         self._setup.outages.record_success(call.model.id, self._reporter.trace)
         self.parent_event = self._reporter.trace.emit(
             lambda: llm_call_completed(
@@ -285,15 +290,16 @@ class ModelCaller:
             self._reporter.warn("empty_answer", f"{call.model.id} returned an empty response")
             return None
         messages = [response]
-        # Calls of a response that was cut off may have wrong arguments; they get error results in
-        # the same append, so that no crash can separate them.
+        # Calls of a truncated response may have wrong arguments and are not run. Their error
+        # results are stored in the same append, so that a crash cannot leave calls without results.
         if not can_run_calls(response):
             calls = tool_calls_of(response)
             messages += self.error_results(calls, NOT_RUN, OutcomeStatus.ERROR)
         try:
             stored = await self.store_messages(messages)
         except StoreSpooledError:
-            # The turn ends here; its calls are not run, and the next request needs their results.
+            # The turn ends here and its calls are not run, but providers reject a history in which
+            # a call has no result.
             if len(messages) == 1 and (calls := tool_calls_of(response)):
                 results = self.error_results(calls, ABORTED, OutcomeStatus.ABORTED)
                 with suppress(StoreSpooledError):
@@ -308,8 +314,8 @@ class ModelCaller:
             self._setup.store.add_wire_bodies([body])
 
     def _abandon(self, call: PendingCall, error: BaseException) -> None:
-        """Trace a call that failed or was cancelled, and hold what arrived of its response."""
-        # The decoder has what arrived until now; after an error event the event has it.
+        """Trace a call that failed or was cancelled, and remember its partial response."""
+        # A StreamError has the partial message; before any such event the decoder has it.
         received = call.partial or (None if call.decoder is None else call.decoder.message)
         if received is not None:
             is_cancelled = isinstance(error, asyncio.CancelledError)
@@ -318,7 +324,7 @@ class ModelCaller:
             response = self._completed(received, call, status)
             if self._setup.options.partial == "text":
                 response = text_only(response)
-            # Tokens were paid for even if no text arrived.
+            # The provider charges for the tokens even if no text arrived.
             has_usage = usage is not None and usage.prompt_tokens + usage.output_tokens > 0
             if response.content or has_usage:
                 self._partial = response, call
@@ -329,7 +335,7 @@ class ModelCaller:
         self.parent_event = event or self.parent_event
 
     async def _store_partial(self) -> None:
-        """Store what arrived of an unfinished response, with aborted results for its calls."""
+        """Store the partial response of a call that failed, with error results for its calls."""
         if self._partial is None:
             return
         (response, call), self._partial = self._partial, None
@@ -370,7 +376,7 @@ class ToolRunner(Struct):
     result_count: int = 0
 
     async def run(self, response: Message) -> None:
-        """Run the calls of a response, and store a result for each, also when cancelled."""
+        """Run the calls of a response and store a result for each, also if this is cancelled."""
         context, caller, calls = self.context, self.caller, tool_calls_of(response)
         reporter, toolbox = context.reporter, context.setup.toolbox
         if toolbox is None:
@@ -381,8 +387,8 @@ class ToolRunner(Struct):
         try:
             await toolbox.run(calls, context.conversation.id, reporter.turn_id, watcher)
         finally:
-            # Also after a cancellation: every provider rejects a history in which a call has no
-            # result.
+            # Stored after a cancellation, too: every provider rejects a history in which a call
+            # has no result.
             self.result_count += len(watcher.results)
             caller.parent_event = watcher.last_event
             aborted = caller.error_results(calls, ABORTED, OutcomeStatus.ABORTED)
@@ -418,13 +424,13 @@ class _CallWatcher:
         self._trace.emit(tool_input_invalid(call, problems), parent=self._parent)
 
     def on_question(self, question: Question) -> None:
-        """Trace that a person is asked whether a call may run."""
+        """Trace the question whether a call may run."""
         request_id = new_ulid()
         event = self._trace.emit(confirmation_requested(question, request_id), parent=self._parent)
         self._confirmations[question.call.id] = request_id, event
 
     def on_answer(self, question: Question, answer: Answer | None) -> None:
-        """Trace the answer; None if nobody answered in time."""
+        """Trace the answer; None if there was none in time."""
         request_id, event = self._confirmations[question.call.id]
         verdict = None if answer is None else answer.verdict
         resolved = ToolConfirmationResolved(
@@ -456,10 +462,10 @@ class _CallWatcher:
 def with_cache_key(
     options: AdapterOptions, model: ResolvedModel, session_id: str, *, expects_more: bool = False
 ) -> AdapterOptions:
-    """Return the options with what makes the provider reuse the session's cached prefix (T177).
+    """Return the options with the key by which the provider reuses the cached prefix (T177).
 
-    OpenAI sends requests with the same key to the same cache. Anthropic caches only what it is
-    asked to cache, and charges for writing: that pays only if another request follows.
+    OpenAI routes requests with the same cache key to the same cache. Anthropic caches only on
+    request and charges for writing, which pays off only if another request follows.
     """
     profile = model.adapter.profile
     if profile.cache_key_option is not None:
@@ -474,6 +480,6 @@ def with_cache_key(
 
 def _with_native(options: AdapterOptions, protocol: str, key: str, value: Any) -> AdapterOptions:
     native: Mapping[str, Any] = options.native.get(protocol, {})
-    if key in native:  # the caller decided
+    if key in native:  # the caller set it
         return options
     return replace(options, native={**options.native, protocol: {**native, key: value}})

@@ -33,13 +33,13 @@ LOCAL_PRICING = "local"
 
 
 class ResolvedModel(Struct, frozen=True, kw_only=True):
-    """A model with all that a turn needs to know about it, looked up once."""
+    """A model with its adapter, capabilities and price id, which a turn looks up once."""
 
     id: str
     adapter: Adapter
     capabilities: AdapterCapabilities
     price_id: str
-    """The id under which price tables list the model; a host may resell another provider's."""
+    """The id of the model in price tables; a host may resell models of another provider."""
 
     @property
     def provider(self) -> str:
@@ -54,9 +54,9 @@ class ResolvedModel(Struct, frozen=True, kw_only=True):
 
 
 class Models:
-    """The models that can be called, by the names that people use for them.
+    """The models that can be called, by id, alias or suffix.
 
-    A model that no table lists gets the capabilities that its host's profile assumes.
+    A model that the catalogue does not list has the default capabilities of its host's profile.
     """
 
     def __init__(  # noqa: PLR0913 - settings, all by name
@@ -80,7 +80,8 @@ class Models:
         self._adapters: dict[str, Adapter] = {}
         self._resolved: dict[str, ResolvedModel] = {}
         self._logged_unpriced: set[str] = set()
-        # Both are shared by the models of all sessions, which look up again what has changed.
+        # Both are shared with the copies of `for_session`, which compare the revision and then
+        # drop their caches.
         self._features: dict[str, ModelFeatures] = {}
         self._revision = [0]
         self._seen_revision = 0
@@ -91,10 +92,10 @@ class Models:
             adapters.profile_of(provider)  # raises for an unknown provider
 
     def for_session(self) -> "Models":
-        """Return the same models behind new adapters.
+        """Return a copy of the models with new adapters.
 
-        An adapter caches the histories that it encoded. With adapters of its own, a session frees
-        its memory when it ends, and any number of other sessions cannot evict its history.
+        An adapter caches the histories that it encoded. With separate adapters, this memory is
+        freed when the session ends, and other sessions cannot evict the history from the cache.
         """
         other: Models = copy(self)
         other._adapters, other._resolved = {}, {}
@@ -103,8 +104,11 @@ class Models:
     def resolve(self, name: str) -> str:
         """Return the id of a model that is named by id, alias or suffix.
 
-        `provider:name` of a known provider is accepted without a catalogue entry: hosts and local
-        servers have models that no table lists.
+        `provider:name` is accepted without a catalogue entry, because hosts and local servers have
+        models that the catalogue does not list.
+
+        Raises:
+            UnknownModelError: there is no such model or provider.
         """
         try:
             return self.catalog.resolve(name)
@@ -124,7 +128,7 @@ class Models:
         return name
 
     def set_features(self, name: str, features: ModelFeatures) -> None:
-        """State what a model can do, as its server or the user says; it holds from now on."""
+        """Override what a model can do, for all sessions, as its server or the user states it."""
         model_id = self.resolve(name)
         before = self._features.get(model_id, ModelFeatures())
         stated = {key: value for key, value in asdict(features).items() if value is not None}
@@ -134,12 +138,12 @@ class Models:
         self._revision[0] += 1
 
     def get(self, name: str) -> ResolvedModel:
-        """Return a model by any name that `resolve` takes, with its adapter and capabilities."""
+        """Return a model by any name that `resolve` accepts, with its adapter and capabilities."""
         if self._seen_revision != self._revision[0]:
             self._adapters, self._resolved = {}, {}
             self._seen_revision = self._revision[0]
-        # Looked up by id on every turn: resolving, naming and capabilities would cost more than
-        # everything else that a session does before the request is encoded.
+        # Cached, because every turn asks for it: resolving the name and its capabilities would
+        # take longer than everything else before the request is encoded.
         resolved = self._resolved.get(name)
         if resolved is None:
             model_id = self.resolve(name)
@@ -203,7 +207,7 @@ def _is_local(profile: Profile) -> bool:
 class AvailableProviders(AbstractSet[str]):
     """The set of providers that can be called now.
 
-    A provider that was missing is checked again each time: a key may be added while we run.
+    A provider without a key is checked again each time, because a key may be added meanwhile.
     """
 
     def __init__(self, models: Models) -> None:
@@ -226,7 +230,7 @@ class AvailableProviders(AbstractSet[str]):
 
 
 def missing_key(provider: str) -> str:
-    """Say how to make a provider available that has no key."""
+    """Return a text with the ways to set the key of a provider."""
     variable = adapters.profile_of(provider).auth.variable if provider in adapters.names() else None
     if variable is None:
         return f"unknown provider {provider!r}"

@@ -58,7 +58,7 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     accounts: Mapping[str, str] = {}
     """A name for the account behind a key, by provider: sealed parts of one go to no other."""
     keys: Mapping[str, str | Sequence[str]] = {}
-    """API keys by provider; else they come from the environment."""
+    """API keys by provider; without one, the key is read from the environment."""
     key_file: Path | None = None
     """A TOML file with a table `[keys]`, which only its owner may read; by default the file that
     `metis keys set` writes."""
@@ -70,7 +70,7 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     """The models to fall back to, by the model that is down; `*` stands for any."""
     budget: Budget = Budget()
     bus: Bus | None = None
-    """Gets the bus events of all sessions, which contain no text of a conversation."""
+    """Receives the bus events of all sessions, which contain no text of a conversation."""
     options: AdapterOptions = AdapterOptions()
     workspace: str | Path | None = None
     """The directory of the tools, of the rules file and of `AGENTS.md`."""
@@ -79,20 +79,20 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     tools: Registry | Sequence[Callable[..., Any]] | None = None
     """The tools that models may call: functions, classes of tools, or a registry of them."""
     servers: Sequence[McpServer] = ()
-    """MCP servers that threads may name; each is started when one does, and ended at the close."""
+    """MCP servers that threads may name; each is started on first use and stopped by `close`."""
     offered_servers: Sequence[str] = ()
     """The MCP servers whose tools are offered in threads that name none; one that cannot be
     started is left out with a warning."""
     pointers: Mapping[str, str] = {}
-    """The models that thread pointers such as `nano` and `kilo` stand for, before the built-in."""
+    """The models of thread pointers such as `nano` and `kilo`; they precede the built-in ones."""
     confirmation: Confirmation | None = None
     """Confirms calls that change something; without one, such calls are refused."""
     redact_ids: bool = False
     """Whether models get hashes instead of our tool call ids."""
     simulate: bool = False
-    """Whether a simulator on this machine answers for every provider."""
+    """Whether a simulator on this machine answers in place of every provider."""
     allow_unsupported: bool = False
-    """Whether a model may answer that has no tools, or does not accept images of the history.
+    """Whether a model may be used that does not support tools, or images of the history.
 
     Tools are then left out and images become notes, each with a loss. Otherwise such a model is
     refused."""
@@ -105,17 +105,19 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     max_calls: int = MAX_CALLS
     partial: PartialResponse = "all"
     image_budget: int | None = IMAGE_BUDGET
-    """How many characters of images a request may contain; older ones become notes. None: all."""
+    """How many characters of image data a request may contain; older images become notes. None
+    sets no limit."""
     record_bytes: bool = True
-    """Whether the bytes of requests and responses are stored, too, for the viewer."""
+    """Whether the bytes of requests and responses are also stored, for the viewer."""
     limits: Limits = Limits()
     retry: Retry = Retry()
 
     def __post_init__(self) -> None:
-        """Make a registry of a list of tools, so that a wrong one is an error here.
+        """Check the types of fields, and convert a list of tools to a registry.
 
         Raises:
-            InvalidValueError: a field has a value of another type; the error names what it takes.
+            InvalidValueError: a field has a value of another type; the error names the expected
+                one.
         """
         for name, (kinds, expected) in _FIELD_TYPES.items():
             value = getattr(self, name)
@@ -157,7 +159,7 @@ _FIELD_TYPES: Mapping[str, tuple[type | UnionType, str]] = {
         ("simulate", "free", "allow_unsupported", "redact_ids"), (bool, "True or False")
     ),
 }
-"""The types of the fields that callers get wrong, and how an error names them."""
+"""The types of the fields that are checked, with their names for error messages."""
 
 
 def utc_now() -> datetime:
@@ -200,11 +202,11 @@ class Setup(Struct, frozen=True, kw_only=True):
         return () if self.toolbox is None else self.toolbox.tools
 
 
-# Thread options: they travel with the messages of a thread and hold for its later turns.
+# Thread options: they are stored with the messages of a thread and apply to its later turns.
 
 
 class ThreadOptions(Struct, frozen=True, kw_only=True):
-    """The options of a thread that hold for its next turn; None is unset."""
+    """The options of a thread that apply to its next turn; None is unset."""
 
     provider_ptr: str | None = None
     """The model: `kilo`, `kilo.r` for one that thinks, or any name of a model."""
@@ -213,11 +215,11 @@ class ThreadOptions(Struct, frozen=True, kw_only=True):
     search: bool | None = None
     """Whether the provider's own web search is on."""
     tool_mode: str | None = None
-    """How tools are chosen, in the provider's own term."""
+    """The tool mode, by the name that the provider gives it."""
 
 
 def read_thread_options(options: Mapping[str, Any]) -> ThreadOptions:
-    """Decode the options that are known here; others belong to other programs and are ignored.
+    """Decode the fields of `ThreadOptions`; other options belong to other programs.
 
     Raises:
         InvalidValueError: a known option has a value of the wrong type.
@@ -246,11 +248,11 @@ def check_thread_options(options: Mapping[str, Any]) -> None:
 
 
 THINKING_SUFFIX = ".r"
-"""Ends a pointer whose model should think."""
+"""The suffix of a pointer whose model should think."""
 
 
 class ModelPointer(Struct, frozen=True):
-    """The model that a pointer stands for, and the reasoning option that it implies."""
+    """The model of a pointer, and the reasoning option that it implies."""
 
     model: str
     reasoning: Reasoning | None = None
@@ -269,7 +271,7 @@ def resolve_pointer(name: str, user_pointers: Mapping[str, str], models: Models)
     except (UnknownModelError, AmbiguousModelError):
         base = name.removesuffix(THINKING_SUFFIX)
         if name in targets:
-            raise  # the pointer exists, and its model does not
+            raise  # the pointer exists, but its model does not
         if base == name:
             hint = f"the pointers are {', '.join(targets)}; or use the name of a model"
             raise UnknownModelError(name, hint) from None
@@ -303,7 +305,7 @@ def request_options(setup: Setup, conversation: Conversation, model: str) -> Ada
 def supports_thread_options(setup: Setup, conversation: Conversation, model: ResolvedModel) -> bool:
     """Return whether a provider accepts the options of the thread, such as web search."""
     options = replace(request_options(setup, conversation, model.id), model=model.id)
-    # An adapter refuses options when it plans a request; an empty history makes that cheap.
+    # An adapter checks options when it plans a request; with an empty history that is cheap.
     try:
         model.adapter.preview((), setup.tools, options)
     except InvalidValueError:
@@ -314,7 +316,7 @@ def supports_thread_options(setup: Setup, conversation: Conversation, model: Res
 def _pointer_reasoning(setup: Setup, conversation: Conversation, model: str) -> Reasoning | None:
     try:
         pointer = _thread_pointer(setup, conversation)
-    except CatalogError:  # the pointer is broken, which does not concern another model
+    except CatalogError:  # the model of the pointer is unknown, so it is not this one
         return None
     return pointer.reasoning if pointer is not None and pointer.model == model else None
 

@@ -24,11 +24,20 @@ from metis.store.private_files import make_private_directory
 from metis.tools import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput
 from metis.tools.tool import object_schema, read_arguments, string_property, text_output
 
+log = logging.getLogger("metis.session")
+
+HEAD_BYTES = 4096
+BODY_BYTES = 131_072
+MAX_SKILLS = 100
+DESCRIPTION_LENGTH = 1024
+_FENCE = "---"
+_words = re.compile(r"[^\W_]+").findall
+
 
 def read_bounded(path: Path, limit: int, *, head_only: bool = False) -> str:
-    """Return the text of a file up to a limit in bytes; a missing file is empty.
+    """Return the text of a file up to a limit in bytes; a missing file gives an empty text.
 
-    A longer file is logged, unless only its head is wanted.
+    A longer file is logged, unless the caller needs its head only.
     """
     try:
         with path.open("rb") as file:
@@ -42,16 +51,6 @@ def read_bounded(path: Path, limit: int, *, head_only: bool = False) -> str:
         log.warning("%s is longer than %d bytes: the rest is left out", path.name, limit)
     # The cut may be inside a character, which "ignore" drops.
     return data[:limit].decode("utf-8", "ignore").strip()
-
-
-log = logging.getLogger("metis.session")
-
-HEAD_BYTES = 4096
-BODY_BYTES = 131_072
-MAX_SKILLS = 100
-DESCRIPTION_LENGTH = 1024
-_FENCE = "---"
-_words = re.compile(r"[^\W_]+").findall
 
 
 class Skill(Struct, frozen=True):
@@ -97,7 +96,7 @@ def matching_skills(skills: Sequence[Skill], text: str) -> frozenset[str]:
 
 
 def _read_skills(directory: Path, source: Literal["workspace", "global"]) -> Iterable[Skill]:
-    # Sorted, so that the system prompt and with it the cached prefix stays the same.
+    # Sorted, so that the system prompt is the same in every session and provider caches are hit.
     for path in sorted(directory.glob("*/SKILL.md"))[:MAX_SKILLS]:
         head = read_bounded(path, HEAD_BYTES, head_only=True)
         name = _field(head, "name") or path.parent.name
@@ -221,7 +220,7 @@ Operation = Literal["add", "replace", "consolidate"]
 
 
 class SizeLimits(Struct, frozen=True):
-    """From which size a memory file should be shortened, and its largest size, in bytes."""
+    """The size from which a model should shorten a memory file, and its maximum, in bytes."""
 
     soft: int
     hard: int
@@ -235,7 +234,7 @@ MEMORY_FILES: Mapping[str, SizeLimits] = {
 
 
 class Memory:
-    """The memory files of one directory; changes run one after the other."""
+    """The memory files of one directory; changes are serialised by a lock."""
 
     def __init__(self, directory: Path, bus: Bus | None = None) -> None:
         self._directory = directory
@@ -248,7 +247,7 @@ class Memory:
         """Rewrite a file from its text and trace the change; return a text for the model.
 
         Raises:
-            ToolFailedError: it would be too large, or `make` raised; nothing was changed.
+            ToolFailedError: the file would be too large, or `make` raised; nothing was changed.
         """
         async with self._lock:
             before = await asyncio.to_thread(self._read, file)
@@ -277,15 +276,15 @@ class Memory:
 
     def _write(self, file: str, text: str) -> None:
         make_private_directory(self._directory)
-        # Written beside the file and renamed, so that a crash leaves the old or the new text.
-        new = self._directory / f".{file}.new"
+        # Written to another file and renamed, so that a crash leaves the old or the new text.
+        new_file = self._directory / f".{file}.new"
         # Memory may be personal: only its owner may read it.
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(text.encode())
             out.flush()
             os.fsync(out.fileno())
-        new.replace(self._directory / file)
+        new_file.replace(self._directory / file)
 
     def _trace(
         self, file: str, operation: Operation, before: bytes, after: bytes, context: ToolContext
@@ -381,12 +380,13 @@ class MemoryTool:
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Change the file."""
-        given = read_arguments(_MemoryArguments, arguments)
-        rewrite = getattr(given, self._operation)
-        return text_output(await self._memory.change(given.file, self._operation, rewrite, context))
+        change = read_arguments(_MemoryArguments, arguments)
+        rewrite = getattr(change, self._operation)
+        text = await self._memory.change(change.file, self._operation, rewrite, context)
+        return text_output(text)
 
     def cancel(self) -> bool:
-        """Return True: a started write is finished, so that its result is right."""
+        """Return True: a write that has started is completed, so its result is returned."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""Replies: the response to one prompt with its text, cost and losses, whole or as it arrives."""
+"""Replies: the response to one prompt with its text, cost and losses, complete or as a stream."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from decimal import Decimal
@@ -23,14 +23,14 @@ class Reply(Struct, frozen=True, kw_only=True):
     message: Message | None
     """The last response of the turn; None if it is empty."""
     cost_usd: Decimal
-    """What the turn cost, with every call that it took."""
+    """The cost of the turn with all its model calls."""
     session_id: str
     losses: tuple[Loss, ...] = ()
-    """What the model did not get unchanged."""
+    """The parts of the history that the model got changed or not at all."""
 
     @property
     def cost(self) -> Decimal:
-        """What the turn cost, in US dollars."""
+        """The cost of the turn in US dollars."""
         return self.cost_usd
 
     @property
@@ -61,14 +61,14 @@ class Reply(Struct, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """Return the text as HTML for notebooks; markup in the response stays text."""
-        # Loaded here: only notebooks need a Markdown parser.
+        # Imported here, because only notebooks need a Markdown parser.
         from metis.interchange.html import markdown_html  # noqa: PLC0415
 
         return markdown_html(self.text)
 
 
 class _Collector:
-    """Makes a reply of the events of a turn."""
+    """Builds a reply from the events of a turn."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
@@ -117,7 +117,7 @@ class ReplyStream:
                 if isinstance(event, TextDelta):
                     yield event.text
         finally:
-            # A caller who stops early cancels the turn; what arrived of it is stored.
+            # A caller that stops early cancels the turn; the partial response is stored.
             await self._events.aclose()
 
     @property

@@ -41,7 +41,7 @@ CONTINUE_PROMPT = (
     "Your answer was interrupted here, through no fault of yours. Continue exactly where it ends; "
     "repeat nothing."
 )
-"""Sent after a response that broke off, so that the model continues it; never stored."""
+"""Sent after an interrupted response, so that the model continues it; never stored."""
 
 _RUNNABLE_STOP_REASONS = frozenset(
     {
@@ -58,21 +58,21 @@ _RUNNABLE_STOP_REASONS = frozenset(
 
 
 class PendingCall(Struct, kw_only=True):
-    """A model call that is under way: what is known before the response, and what has arrived."""
+    """A running model call: its request, and the part of the response that has arrived."""
 
     model: ResolvedModel
     record: RoutingDecisionRecord
     input_tokens: int
-    """Our estimate of the request."""
+    """The estimated tokens of the request."""
     started_at: datetime
     started_s: float
-    """`started_at` on a clock that never goes back."""
+    """The start on a monotonic clock, to measure the latency."""
     first_chunk_ms: int | None = None
     retry_count: int = 0
     decoder: StreamDecoder | None = None
-    """Holds what has arrived of a streamed response so far."""
+    """The decoder of a streamed response; its message is what has arrived so far."""
     partial: Message | None = None
-    """What had arrived when the stream ended with an error."""
+    """The partial response of a stream that ended with an error."""
     request: WireRequest | None = None
     received: ReceivedBytes | None = None
     """The bytes of the response, if they are stored."""
@@ -106,7 +106,7 @@ def complete_response(
     usage = message.metadata.usage
     if status is not MessageStatus.COMPLETE:
         stop_reason = StopReason(status.value)
-    # Providers report usage at the end of a stream, which an interrupted one does not reach.
+    # Providers report the usage at the end of a stream, so an interrupted stream has none.
     if usage is None or status is not MessageStatus.COMPLETE:
         usage = estimated_usage(message, call.model, call.input_tokens, reported=usage)
     usage = replace(usage, latency_ms=call.elapsed_ms())
@@ -120,7 +120,7 @@ def complete_response(
         stop_reason=stop_reason,
         usage=models.price(usage, call.model, call.started_at),
     )
-    # A stream may break off before the first character of a text block.
+    # A stream may be interrupted before the first character of a text block.
     content = tuple(
         block for block in message.content if not isinstance(block, TextBlock) or block.text
     )
@@ -180,7 +180,7 @@ def unanswered_calls(messages: Sequence[Message]) -> list[ToolUseBlock]:
 
 
 def can_run_calls(message: Message) -> bool:
-    """Return whether the calls of a response may run: it is complete and was not cut by a limit."""
+    """Return whether the calls of a response may run: it is complete and not truncated."""
     metadata = message.metadata
     is_complete = metadata.status is MessageStatus.COMPLETE
     return is_complete and metadata.stop_reason in _RUNNABLE_STOP_REASONS
@@ -189,7 +189,7 @@ def can_run_calls(message: Message) -> bool:
 def error_result(
     call: ToolUseBlock, session_id: str, text: str, status: OutcomeStatus, at: datetime
 ) -> Message:
-    """Return the TOOL message that answers a call which was not run."""
+    """Return the TOOL message with an error result for a call that was not run."""
     return Message(
         id=new_ulid(),
         session_id=session_id,
@@ -202,7 +202,7 @@ def error_result(
     )
 
 
-# Responses that broke off
+# Interrupted responses
 
 
 def ended_with_error(message: Message) -> bool:
@@ -211,7 +211,7 @@ def ended_with_error(message: Message) -> bool:
 
 
 def with_continue_prompt(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the history, with a request to continue if its last response broke off."""
+    """Return the history, with a prompt to continue if its last response was interrupted."""
     if not messages or not ended_with_error(messages[-1]):
         return messages
     prompt = replace(
@@ -230,7 +230,7 @@ OutputSchema = OutputFormat | Mapping[str, Any] | type
 
 _RULE = "T115"
 _VALUE = "value"
-"""The property that holds a value which is no object: providers require an object at the root."""
+"""The property for a value that is not an object: providers require an object at the root."""
 _decode_json = msgspec.json.Decoder().decode
 _NO_VALUE = {
     StopReason.MAX_TOKENS: "the response was cut off at its token limit",
@@ -240,7 +240,7 @@ _NO_VALUE = {
 
 
 class StructuredOutput(Struct, frozen=True):
-    """The form that a response must have, and how its value is read."""
+    """The required form of a response, and the conversion of its value."""
 
     format: OutputFormat
     kind: Any = None
@@ -252,7 +252,7 @@ class StructuredOutput(Struct, frozen=True):
         """Return the value of a response.
 
         Raises:
-            InvalidAnswerError: the response has none, or one that does not match.
+            InvalidAnswerError: the response has no value, or one that does not match.
         """
         value = json_value_of(message, self.format)
         if self.kind is None:
@@ -260,17 +260,17 @@ class StructuredOutput(Struct, frozen=True):
         try:
             return convert(value[_VALUE] if self.is_wrapped else value, self.kind)
         except InvalidValueError as error:
-            # A type may demand more than its schema says: a validator of a pydantic model.
+            # A type may require more than its schema states, as a validator of a pydantic model.
             problem = Problem(error.path, _RULE, error.reason)
             text = "the response does not match the type"
             raise InvalidAnswerError(text, [problem], message=message) from None
 
 
 def structured_output(schema: OutputSchema | None) -> StructuredOutput:
-    """Return how the response for a schema or a type is requested and read.
+    """Return the required form of a response for a schema or a type.
 
     Raises:
-        InvalidValueError: it is no JSON Schema, has keywords that are not checked, or is a type
+        InvalidValueError: `schema` is not a JSON Schema, has unsupported keywords, or is a type
             whose values have no form in JSON.
     """
     if schema is None:
@@ -294,14 +294,14 @@ def output_format(schema: OutputSchema | None) -> OutputFormat | None:
     """Return the output format for a schema or a type.
 
     Raises:
-        InvalidValueError: it is no JSON Schema, has keywords that are not checked, or is a type
+        InvalidValueError: `schema` is not a JSON Schema, has unsupported keywords, or is a type
             whose values have no form in JSON.
     """
     return None if schema is None else structured_output(schema).format
 
 
 def repair_prompt(error: InvalidAnswerError) -> str | None:
-    """Return the prompt that lets a model correct its output; None if that cannot help."""
+    """Return a prompt for the model to correct its output; None if a correction is impossible."""
     message = error.message
     if not isinstance(message, Message) or message.metadata.stop_reason in _NO_VALUE:
         return None
@@ -335,13 +335,13 @@ def json_value_of(message: Message | None, output: OutputFormat) -> Any:
     """Return the JSON value of a response.
 
     Raises:
-        InvalidAnswerError: the response has none, or one that does not match the schema.
+        InvalidAnswerError: the response has no value, or one that does not match the schema.
     """
     if message is None:
         raise _no_value(message, "the response is empty")
     stop_reason = message.metadata.stop_reason
     if stop_reason is not None and stop_reason in _NO_VALUE:
-        # A refusal is text on purpose: "invalid JSON" would hide the reason (T119).
+        # A refusal is plain text; the error "invalid JSON" would hide the reason (T119).
         raise _no_value(message, _NO_VALUE[stop_reason])
     try:
         value = _decode_json(text_of(message.content))

@@ -34,7 +34,7 @@ from metis.session.state import TurnContext, estimate_tokens, minimum_tokens, tu
 from metis.store.entries import SwapEntry
 
 ModelChoice = tuple[ResolvedModel, RoutingDecisionRecord]
-"""A model and why it was chosen."""
+"""A model, and the record of the decision for it."""
 
 
 class TurnRouter:
@@ -46,7 +46,7 @@ class TurnRouter:
         self._trace = context.reporter.trace
 
     def facts(self, prompt: Message, override: str | None) -> TurnFacts:
-        """Return what the routing decision depends on."""
+        """Return the facts that the routing decision depends on."""
         setup, text = self._setup, text_of(prompt.content)
         sticky = self._sticky_model(override)
         return turn_facts(
@@ -67,12 +67,12 @@ class TurnRouter:
         """Return the model of the turn; the decision is traced, also if no model fits.
 
         Raises:
-            RoutingError: no model can take the turn.
+            RoutingError: no model can answer the turn.
         """
         setup, state = self._setup, self._context.state
         # Before the decision, so that models whose cooldown is over are candidates again.
         setup.outages.clear_expired(self._trace)
-        if setup.options.workspace is not None:  # only its rules may ask what was spent
+        if setup.options.workspace is not None:  # only rules of a workspace depend on the cost
             spent = await setup.spending.totals()
             facts = replace(facts, cost_today_usd=spent.day_usd)
         started_s = time.perf_counter()
@@ -92,7 +92,11 @@ class TurnRouter:
         return self._report(model, state.with_swap_reason(record))
 
     def fall_back(self, model: ResolvedModel, error: ProviderError, tried: set[str]) -> ModelChoice:
-        """Return the next model that can replace one that is down; raise the error if none can."""
+        """Return the next fallback for a model that failed.
+
+        Raises:
+            ProviderError: the given error, if there is no fallback.
+        """
         setup, context = self._setup, self._context
         for outage in setup.outages.record_failure(model.id, error, self._trace):
             context.reporter.warn("outage", str(outage))
@@ -103,7 +107,7 @@ class TurnRouter:
             )
             if other.id in tried or setup.router.check(other.id, facts):
                 continue
-            # A fallback must not drop what the thread asks for, such as web search.
+            # A fallback must support the options of the thread, such as web search.
             if not supports_thread_options(setup, context.conversation, other):
                 continue
             tried.add(other.id)
@@ -130,18 +134,18 @@ class TurnRouter:
         except CatalogError:
             if override is None:
                 raise
-            return None  # the thread's model is gone, but this turn names another
+            return None  # the model of the thread is unknown, but this turn names another
 
     def _likely_model(self, named: str | None) -> ResolvedModel | None:
-        """Return the model whose token count stands for the turn before a model is chosen.
+        """Return the model that will probably answer, to estimate the size of the turn with.
 
-        Rules may ask for the size of the turn, so it is estimated before the decision; models
-        count differently, and this is the best guess of who will answer.
+        Rules may depend on the size of the turn, so it is estimated before the decision; models
+        count tokens differently.
         """
         setup = self._setup
         if named is None:
-            answered = (m.metadata.model for m in reversed(self._context.conversation.messages))
-            last = next(filter(None, answered), None)
+            past = (m.metadata.model for m in reversed(self._context.conversation.messages))
+            last = next(filter(None, past), None)
             named = last if last in setup.models.catalog.entries else None
         named = named or setup.router.default_model(setup.workspace_path, setup.tier)
         return None if named is None else setup.models.get(named)
@@ -153,8 +157,8 @@ class TurnRouter:
         setup = self._setup
         tokens = minimum = self._context.estimate_tokens(model)
         reserved = setup.request_defaults.max_output_tokens or 0
-        # A history that can be compacted needs less; a second count is only worth it if there are
-        # models with so small a window.
+        # A history that can be compacted needs fewer tokens. The second estimate is made only if
+        # there is a model whose window is too small for the whole history.
         if (
             setup.options.compact_at is not None
             and tokens + reserved > setup.router.smallest_window
@@ -170,7 +174,7 @@ class TurnRouter:
     def _retry_unavailable(self, decision: Decision) -> bool:
         """End outages of the candidates, since no other model is left; return whether any ended.
 
-        Keys and networks get fixed, and a user who sends again may have done so.
+        A user who sends again may have fixed the key or the network.
         """
         ended = False
         for entry in decision.chain:
@@ -180,7 +184,7 @@ class TurnRouter:
         return ended
 
 
-# What a session says about its model
+# The model and the context window of a session
 
 
 class WindowUse(Struct, frozen=True, kw_only=True):
@@ -192,12 +196,12 @@ class WindowUse(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """The used share of the window; more than 1 does not fit."""
+        """The used share of the window; above 1 the history does not fit."""
         return self.tokens / self.window_tokens
 
 
 class Why(Struct, frozen=True, kw_only=True):
-    """Why a model was chosen."""
+    """The routing decision of a turn."""
 
     record: RoutingDecisionRecord
     chain: tuple[ChainEntry, ...] = ()
@@ -205,7 +209,7 @@ class Why(Struct, frozen=True, kw_only=True):
 
 
 def window_use(context: TurnContext, model: str | None) -> WindowUse | None:
-    """Return how full the window of a model is, by default of the model that would answer."""
+    """Return how full the window of a model is, by default of the model of the next turn."""
     resolved = _next_model(context, model)
     if resolved is None:
         return None
@@ -217,7 +221,8 @@ def window_use(context: TurnContext, model: str | None) -> WindowUse | None:
 def window_parts(context: TurnContext, model: str | None) -> dict[str, int]:
     """Return the tokens of each kind of block in the history, and of the tool definitions.
 
-    Together they are the tokens of `window_use`, which counts what the provider reported.
+    The estimates are scaled so that their sum is the total of `window_use`, which uses the
+    provider's counts.
     """
     resolved = _next_model(context, model)
     if resolved is None:
@@ -243,7 +248,7 @@ def _used_tokens(context: TurnContext, model: ResolvedModel) -> int:
 
 
 def last_routing(context: TurnContext) -> Why | None:
-    """Return why the last turn got its model: from this process, or as its response records it."""
+    """Return the routing decision of the last turn, from this process or from its response."""
     state = context.state
     if state.last_decision is not None:
         return Why(record=state.last_decision, chain=state.last_chain)
@@ -276,24 +281,24 @@ _MISMATCH_TEXTS = {
     Reason.NO_SYSTEM_PROMPT_SUPPORT: "session has instructions, which this model doesn't take",
 }
 CRITICAL_BLOCK = "critical_block"
-"""The missing capability if a block that is marked critical would be lost."""
+"""The name of the missing capability if a critical block would be lost."""
 
 
 class Preview(Struct, frozen=True, kw_only=True):
-    """What a model would get of the history; the store keeps all of it."""
+    """What a model would get of the history; the store is not changed."""
 
     model: str
     fits: bool
     capability: str | None = None
     """The missing capability if it does not fit."""
     why: str | None = None
-    """Why it does not fit, for people."""
+    """Why it does not fit, as a text for users."""
     dropped: tuple[Loss, ...] = ()
-    """What the model would not get."""
+    """Parts that the model would not get."""
     altered: tuple[Loss, ...] = ()
-    """What the model would get in another form, or as a substitute."""
+    """Parts that the model would get in another form, or as a substitute."""
     sealed: tuple[Loss, ...] = ()
-    """What only its issuer can read: not sent, and sent again after a swap back."""
+    """Parts that only their issuer can read; they are sent again after a swap back."""
     input_tokens: int = 0
     """An estimate of the history's size for this model."""
 
@@ -356,7 +361,7 @@ class ModelPin:
         return self._queued[-1] if self._queued else self._current()
 
     def preview(self, name: str) -> Preview:
-        """Return whether a model can continue, and exactly what it would not get unchanged."""
+        """Return whether a model can continue, and every part that it would not get unchanged."""
         context = self._context
         model = context.setup.models.get(name)
         options = request_options(context.setup, context.conversation, model.id)
@@ -407,7 +412,7 @@ class ModelPin:
 
     async def _pin(self, model: str | None) -> None:
         conversation, before = self._context.conversation, self._current()
-        # A pointer of the thread would win over the same pinned model, so it is pinned again.
+        # A pointer of the thread precedes an earlier pin of the same model, so it is pinned again.
         if model == before and conversation.pointer is None:
             return
         if model is None:

@@ -1,4 +1,4 @@
-"""Session: one conversation; sends prompts, swaps models, goes back, and knows its cost."""
+"""Session: one conversation, with methods to send prompts, swap models and edit the history."""
 
 import asyncio
 import logging
@@ -68,7 +68,7 @@ ENDED_KIND = "session.ended"
 
 
 class Session(SessionView):
-    """One conversation; its turns run one after the other, also if several tasks send."""
+    """One conversation; its turns run one after the other, even if several tasks send prompts."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Session(SessionView):
         output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[TurnEvent]:
-        """Send a prompt; yield every event until the model has answered.
+        """Send a prompt; yield every event until the turn ends.
 
         The turn starts when the first event is requested; closing the generator cancels it.
 
@@ -123,10 +123,10 @@ class Session(SessionView):
         return self._listen(self._new_turn(prompt, model, output_format(output), options))
 
     def respond(self, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
-        """Let a model answer the history as it is, without a new prompt.
+        """Send the history without a new prompt; yield every event until the turn ends.
 
-        For a turn that failed before or during its response, and for an imported history that
-        ends with a prompt.
+        This is for a turn that failed before or during its response, and for an imported history
+        that ends with a prompt.
 
         Raises:
             NoTurnError: the history does not end with a prompt, a result or a failed response.
@@ -176,8 +176,8 @@ class Session(SessionView):
         """Send a prompt and return the value of the response.
 
         A JSON Schema gives JSON; a type (dataclass, TypedDict, Struct, pydantic model, `list[int]`
-        and the like) gives a value of that type. An answer of the wrong form is sent back to the
-        model once, which is a turn of its own.
+        and the like) gives a value of that type. If the response does not match, the model is
+        asked to correct it once, in another turn.
 
         Raises:
             InvalidValueError: `schema` is neither a JSON Schema nor a type that JSON can express.
@@ -195,7 +195,7 @@ class Session(SessionView):
         return output.value_of(reply.message)
 
     async def retry(self, model: str | None = None) -> AsyncGenerator[TurnEvent]:
-        """Take the last turn back and send its prompt again, optionally to another model.
+        """Undo the last turn and send its prompt again, optionally to another model.
 
         Raises:
             NoTurnError: there is no turn yet.
@@ -213,7 +213,7 @@ class Session(SessionView):
                 yield event
 
     async def cancel(self) -> None:
-        """Cancel the running turn, if any; what arrived of its response is stored."""
+        """Cancel the running turn, if any; its partial response is stored."""
         for task in tuple(self._tasks):
             await self._stop(task)
 
@@ -234,7 +234,7 @@ class Session(SessionView):
         else:
             content = prompt_blocks(prompt)
         if all(isinstance(block, TextBlock) and not block.text.strip() for block in content):
-            # Nothing of it could be sent, so that the model would answer the last prompt again.
+            # An empty prompt is not sent, so the model would answer the previous prompt again.
             raise InvalidValueError("the prompt is empty", path="$.prompt")
         return self._turn(content, self._resolve(model), output, options)
 
@@ -264,8 +264,8 @@ class Session(SessionView):
             raise SessionEndedError(f"session {self.id} was ended")
 
     async def _listen(self, turn: Turn) -> AsyncGenerator[TurnEvent]:
-        # A task of its own: the turn stores what it has even if the listener goes away between
-        # two events, where a plain generator would just stop.
+        # The turn runs in its own task: if the caller stops between two events, a plain generator
+        # would end without storing the partial response.
         self._turn_count += 1
         task = asyncio.create_task(self._run(turn))
         self._tasks[task] = turn
@@ -283,16 +283,16 @@ class Session(SessionView):
                 try:
                     await turn.run()
                 finally:
-                    # A swap during the turn must take effect before the next turn gets the lock.
+                    # A swap during the turn must take effect before the next turn has the lock.
                     await run_to_completion(self._pin.apply_queued())
         finally:
             turn.events.put_nowait(None)
 
     async def _stop(self, task: asyncio.Task[None]) -> None:
-        """Cancel a turn and wait until everything is stored, however often we are cancelled."""
+        """Cancel a turn and wait until everything is stored, even if this is cancelled, too."""
         task.cancel()
-        # Our own cancellation is raised at the end: leaving earlier would let the next turn start
-        # while this one still writes.
+        # A cancellation of the caller is raised at the end: the next turn must not start while
+        # this one still writes.
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
             try:
@@ -341,7 +341,7 @@ class Session(SessionView):
         await self._conversation.note(REASONING_KIND, {"reasoning": data})
 
     async def enable_tools(self, *, enabled: bool) -> None:
-        """Offer the tools to models from the next turn on, or none of them; it is stored.
+        """Offer the tools to models from the next turn on, or none; the setting is stored.
 
         Raises:
             InvalidValueError: the session has no tools to offer.
@@ -360,7 +360,7 @@ class Session(SessionView):
                     log.warning("the tools of %s are left out: %s", name, fault)
 
     async def add_instructions(self, text: str) -> None:
-        """Add a system message, which holds from the next turn on; it is stored."""
+        """Store a system message, which applies from the next turn on."""
         async with self._lock:
             messages = system_messages(self.id, [text], self._setup.now())
             await self._conversation.append(*messages)
@@ -368,7 +368,7 @@ class Session(SessionView):
     # History
 
     async def compact(self, model: str | None = None) -> int:
-        """Replace old messages by a summary; return how many messages it stands for."""
+        """Replace old messages by a summary; return how many messages it replaces."""
         async with self._lock:
             used = window_use(self._context, model)
             if used is None:
@@ -380,14 +380,14 @@ class Session(SessionView):
     async def rewind(self, position: Position | None) -> None:
         """Go back to a message, bookmark or checkpoint; None is before the first message.
 
-        Later messages stay in the store and can be gone back to in turn. A position between a
-        tool call and its results is moved behind the results.
+        Later messages stay in the store, so that a rewind to one of them is possible. A position
+        between a tool call and its results is moved behind the results.
         """
         async with self._lock:
             await self._history.rewind(position)
 
     async def undo(self, count: int = 1) -> tuple[ContentBlock, ...]:
-        """Take the last turns back; return the prompt of the first of them.
+        """Undo the last turns; return the prompt of the first of them.
 
         Raises:
             NoTurnError: there are fewer turns.
@@ -396,7 +396,7 @@ class Session(SessionView):
             return await self._history.undo(count)
 
     async def retract(self, message_id: str, reason: str | None = None) -> None:
-        """Take a message and all that follow it back; the store keeps them."""
+        """Remove a message and all that follow it from the history; they stay in the store."""
         async with self._lock:
             await self._history.retract(message_id, reason)
 
@@ -404,7 +404,7 @@ class Session(SessionView):
     async def bookmark(self, name: str, position: Position | None = None) -> str:
         """Bookmark a position, by default the newest message; return the message id.
 
-        A bookmark at the end of a thread moves on with the messages that follow.
+        A bookmark at the end of a thread moves with the messages that are added.
         """
         async with self._lock:
             return await self._history.bookmark(name, position)

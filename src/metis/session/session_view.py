@@ -1,4 +1,4 @@
-"""What can be read of a session: its messages, model, cost, context window and settings."""
+"""The readable properties of a session: messages, model, cost, context window and settings."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from metis.wire.reasoning import Reasoning
 
 
 class SessionView:
-    """What can be read of a session at any time, also while a turn runs."""
+    """The properties of a session, which can be read at any time, also while a turn runs."""
 
     def __init__(self, context: TurnContext, pin: ModelPin) -> None:
         self._context = context
@@ -52,17 +52,17 @@ class SessionView:
 
     @property
     def turns(self) -> list[PastTurn]:
-        """The turns up to now, compacted or not, without those that were taken back."""
+        """All turns, compacted or not, without those that were undone."""
         return past_turns(self._conversation.path)
 
     def cost(self) -> SessionCost:
-        """Return what the session has cost so far, exactly, with the turns taken back."""
+        """Return the exact cost of the session so far, including turns that were undone."""
         return self._conversation.cost()
 
     def context(self, model: str | None = None) -> WindowUse | None:
-        """Return how full the window of a model is, by default of the model that would answer.
+        """Return how full the window of a model is, by default of the model of the next turn.
 
-        None if no model can take the next turn.
+        None if no model can answer the next turn.
         """
         return window_use(self._context, model)
 
@@ -71,11 +71,11 @@ class SessionView:
         return window_parts(self._context, model)
 
     def why(self) -> Why | None:
-        """Return why the last turn got its model, with every slot that the router tried."""
+        """Return the routing decision of the last turn, with every slot that was tried."""
         return last_routing(self._context)
 
     def preview_swap(self, model: str) -> Preview:
-        """Return whether a model can continue, and exactly what it would not get unchanged."""
+        """Return whether a model can continue, and every part that it would not get unchanged."""
         return self._pin.preview(model)
 
     @property

@@ -1,4 +1,4 @@
-"""State that a session keeps between turns, and the context that the parts of a turn share."""
+"""The state of a session between turns, and the context that the parts of a turn share."""
 
 import asyncio
 import re
@@ -42,19 +42,19 @@ SUMMARY_ORIGIN = "compaction"
 
 
 class SessionState:
-    """What a session has learnt and reported, and does not store."""
+    """The state of a session that is not stored: what it learnt from errors and has reported."""
 
     def __init__(self) -> None:
         self.repairs = HistoryRepairs()
         self.files = EmbeddedFiles()
         self.last_decision: RoutingDecisionRecord | None = None
-        """Why the model of the last turn was chosen."""
+        """The routing decision of the last turn."""
         self.last_chain: tuple[ChainEntry, ...] = ()
-        """Every slot that the router tried for it."""
+        """Every slot that the router tried for the last turn."""
         self.swapped_from: str | None = None
         """The model before the last swap, until a turn has recorded the swap."""
         self.budget_warnings: dict[BudgetScope, Decimal] = {}
-        """The share of each budget that was last warned about."""
+        """The share of each budget at which the last warning was given."""
         self._reported_losses: set[tuple[str, str, str, str]] = set()
         self._learnt_windows: dict[str, int] = {}
         self._estimate = ("", 0, 0, "", ""), 0
@@ -72,21 +72,25 @@ class SessionState:
     def estimate_tokens(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], model: ResolvedModel
     ) -> int:
-        """Estimate the tokens of a request; routing, compaction and the call use one estimate."""
+        """Estimate the tokens of a request; the last estimate is cached.
+
+        Routing, compaction and the call ask for the same one.
+        """
         first, last = (messages[0].id, messages[-1].id) if messages else ("", "")
-        # A history only grows or is replaced, so its ends and length identify it.
+        # A history only grows or is replaced, so its length and its first and last message
+        # identify it.
         key = (model.id, len(messages), len(tools), first, last)
         if self._estimate[0] != key:
             self._estimate = key, estimate_tokens(messages, tools, model)
         return self._estimate[1]
 
     def context_window(self, model: ResolvedModel) -> int:
-        """Return the context window of a model, or less if it has refused that much."""
+        """Return the context window of a model, or the smaller one that a refusal has shown."""
         window = model.capabilities.max_context_tokens
         return min(window, self._learnt_windows.get(model.id, window))
 
     def learn_window(self, model: ResolvedModel, error: ContextOverflowError, tokens: int) -> None:
-        """Learn a window from a refusal: a local server is often started with a smaller one."""
+        """Learn the window from a refusal: local servers are often started with a smaller one."""
         limit = error.limit_tokens or tokens
         self._learnt_windows[model.id] = max(1, min(self.context_window(model), limit))
 
@@ -99,7 +103,7 @@ class SessionState:
 
 
 class TurnContext(Struct, frozen=True, kw_only=True):
-    """What the parts of a turn share; the session itself has one without a listener."""
+    """The values that the parts of a turn share; the session has one without a listener."""
 
     setup: Setup
     conversation: Conversation
@@ -109,6 +113,20 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     def estimate_tokens(self, model: ResolvedModel) -> int:
         """Estimate the tokens of the next request."""
         return self.state.estimate_tokens(self.conversation.messages, self.setup.tools, model)
+
+    def needs_compaction(self, model: ResolvedModel) -> bool:
+        """Return whether the next request comes too close to the limit of a model."""
+        share = self.setup.options.compact_at
+        if share is None:
+            return False
+        limit = share * self.state.context_window(model)
+        return self.estimate_tokens(model) > limit or not self.fits_window(model)
+
+    def fits_window(self, model: ResolvedModel) -> bool:
+        """Return whether the next request and its response fit into the context window."""
+        window = self.state.context_window(model)
+        reserved = min(self.setup.request_defaults.max_output_tokens or 0, window // 2)
+        return self.estimate_tokens(model) + reserved <= window
 
     async def check_budget(self) -> None:
         """Check the limits before a model call, and warn of those that are nearly reached.
@@ -121,7 +139,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         if budget.session_usd is budget.day_usd is budget.month_usd is None:
             return
         spent = Spending(session_usd=conversation.cost().total_usd + conversation.workers_usd)
-        # Sums over all sessions need the store; without such limits no query is made.
+        # The sums over all sessions take a query, which is made only for a limit per day or month.
         if budget.day_usd is not None or budget.month_usd is not None:
             spent = await self.setup.spending.totals(spent.session_usd)
         verdict = check_budget(budget, spent, warned=self.state.budget_warnings)
@@ -142,9 +160,9 @@ class TurnContext(Struct, frozen=True, kw_only=True):
 
 
 def turn_facts(
-    history: HistoryFacts, tools: Sequence[ToolDefinition], now: datetime, **more: Any
+    history: HistoryFacts, tools: Sequence[ToolDefinition], now: datetime, **further_facts: Any
 ) -> TurnFacts:
-    """Return what a history and its tools require of a model, with more facts by name."""
+    """Return the facts of a turn that follow from a history and its tools, and further ones."""
     return TurnFacts(
         now=now,
         has_images=history.has_images,
@@ -153,19 +171,19 @@ def turn_facts(
         needs_system_prompt=history.has_system_prompt,
         side_effects=frozenset(tool.side_effects for tool in tools),
         file_extensions_in_context=frozenset(history.file_extensions),
-        **more,
+        **further_facts,
     )
 
 
 def estimate_tokens(
     messages: Sequence[Message], tools: Sequence[ToolDefinition], model: ResolvedModel
 ) -> int:
-    """Estimate the tokens of a request: the usage of the last response, and what came after it."""
+    """Estimate the tokens of a request: the usage of the last response, and all later messages."""
     for index in range(len(messages) - 1, -1, -1):
         metadata = messages[index].metadata
         if messages[index].role is not Role.ASSISTANT:
             continue
-        # The provider's own count is exact; ours is only needed for what came later.
+        # The provider's count is exact, so only later messages are estimated.
         usage = metadata.usage
         if usage is None or usage.estimated or metadata.status is not MessageStatus.COMPLETE:
             continue
@@ -195,7 +213,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 def estimate_text_tokens(text: str, model: ResolvedModel) -> int:
     """Estimate the tokens of a request that consists of a text."""
-    # Unchecked: splitting a transcript estimates hundreds of texts.
+    # Constructed without checks, because splitting a transcript estimates hundreds of texts.
     message = _raw_message(
         id="", session_id="", role=Role.USER, content=(TextBlock(text),), created_at=_EPOCH
     )
@@ -203,8 +221,8 @@ def estimate_text_tokens(text: str, model: ResolvedModel) -> int:
 
 
 def _is_before_summary(messages: Sequence[Message], index: int) -> bool:
-    """Return whether a response was given to a longer history than the current one."""
-    first = next((each for each in messages if each.role is not Role.SYSTEM), messages[index])
+    """Return whether a response is older than the summary, so that its usage counts more."""
+    first = next((m for m in messages if m.role is not Role.SYSTEM), messages[index])
     return first.metadata.origin == SUMMARY_ORIGIN and first.id > messages[index].id
 
 
@@ -214,9 +232,9 @@ def _is_before_summary(messages: Sequence[Message], index: int) -> bool:
 class EmbeddedFiles:
     """Puts the content of workspace files into messages that refer to them.
 
-    Messages are stored with the path alone. A file is read once a session, so that a change on
-    disk does not change what was sent before. A file that cannot be read stays a path, and the
-    projection replaces it by a note.
+    Messages are stored with the path only. A file is read once per session, so that a change on
+    disk does not change the prefix that providers have cached. A file that cannot be read stays a
+    path, which the projection replaces by a note.
     """
 
     def __init__(self) -> None:
@@ -248,21 +266,21 @@ def _embed(block: ContentBlock, workspace: Workspace) -> ContentBlock:
     try:
         return embed((block,), workspace)[0]
     except WorkspaceError:
-        return block  # the projection replaces it by a note, and the model can say so
+        return block  # the projection replaces it by a note for the model
 
 
 # Repairs of a history that a provider rejects
 
 
 class Repair(Struct, frozen=True):
-    """A kind of repair: the error texts that call for it, and what it changes."""
+    """A kind of repair: the error texts that it answers, and the change of the history."""
 
     name: str
     pattern: re.Pattern[str]
     description: str
     apply: Callable[[Sequence[Message]], list[Message]]
     applies_to: Callable[[Sequence[Message]], bool] = bool
-    """Whether it would change this history."""
+    """Whether the repair would change a history."""
 
 
 _SEALED = (ThinkingBlock, RedactedThinkingBlock, OpaqueBlock)
@@ -331,8 +349,8 @@ REPAIRS = (
         "earlier tool calls are sent as text",
         _tool_calls_as_text,
     ),
-    # A response with parts of no form that the protocol has: the provider, or what answered in its
-    # place, may refuse in a request what it has sent.
+    # Parts that the protocol does not define: a provider, or a server in its place, may send such
+    # parts in a response and refuse them in a request.
     Repair(
         "opaque_parts",
         re.compile(""),
@@ -341,13 +359,13 @@ REPAIRS = (
         lambda messages: any(type(b) is OpaqueBlock for m in messages for b in m.content),
     ),
 )
-"""In the order in which they are tried."""
+"""All repairs in the order in which they are tried."""
 
 
 class HistoryRepairs:
-    """The repairs that providers have called for; each stays on for later requests.
+    """The repairs that are applied to the requests of each provider; the store is not changed.
 
-    Only requests are changed, never the store.
+    A repair stays in use for all later requests, since the history would be rejected again.
     """
 
     def __init__(self) -> None:
@@ -356,7 +374,7 @@ class HistoryRepairs:
     def add_for_error(
         self, model: ResolvedModel, error: ProviderError, messages: Sequence[Message]
     ) -> Repair | None:
-        """Add the repair that an error calls for; None if there is none, or it is in use."""
+        """Add and return the repair for an error; None if there is none, or it is in use."""
         repairs = self._by_provider.setdefault(model.provider, [])
         for repair in REPAIRS:
             is_new = repair not in repairs and repair.applies_to(messages)

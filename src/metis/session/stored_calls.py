@@ -1,4 +1,4 @@
-"""The model calls of stored sessions, as the events that would have reported them."""
+"""The model calls of stored sessions as bus events, for statistics without a stored trace."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
@@ -23,11 +23,11 @@ _ALL = 1_000_000
 
 
 async def stored_calls(store: Store, *, since: datetime | None) -> AsyncIterator[Event]:
-    """Yield every model call of a store as the event that would have reported it."""
+    """Yield an `llm.call_completed` event for every model call of a store."""
     counted: set[str] = set()
     for record in await store.sessions(_ALL):
         if since is not None and record.updated_at < since:
-            return  # sessions come in the order of their last change
+            return  # sessions are sorted by their last change, newest first
         for event in _session_calls(await store.history(record.id), counted):
             if since is None or event.timestamp >= since:
                 yield event
@@ -38,7 +38,8 @@ def copied_entry_ids(history: Sequence[AnyEntry]) -> set[str]:
     forks = [entry for entry in history if isinstance(entry, ForkEntry)]
     copied = {copy for fork in forks for copy in fork.message_ids.values()}
     if forks:
-        # A fork lists the copies of messages only; other copies have the times of their originals.
+        # A fork lists only the copies of messages; other entries are recognised by their time,
+        # which is that of the original.
         forked_at = max(fork.created_at for fork in forks)
         copied.update(
             entry.id
@@ -49,13 +50,13 @@ def copied_entry_ids(history: Sequence[AnyEntry]) -> set[str]:
 
 
 def _is_counted(message: Message, counted: set[str]) -> bool:
-    """Return whether an imported response was counted in another session, and note it.
+    """Return whether an imported response was counted in another session; else add it.
 
     Forks of Claude Code and Codex copy responses into another file, which often does not name the
     file that it is a copy of.
     """
     origin, external = message.metadata.origin, message.metadata.external
-    # Other programs name responses within a session only.
+    # The response ids of other programs are unique within a session only.
     if origin not in ("import:claude-code", "import:codex"):
         return False
     data = maybe_object((external or {}).get(origin.removeprefix("import:")))
@@ -81,7 +82,7 @@ def _session_calls(history: Sequence[AnyEntry], counted: set[str]) -> Iterator[E
                 if metadata.usage is not None and not _is_counted(entry.message, counted):
                     stop_reason = metadata.stop_reason or StopReason.UNKNOWN
                     yield _call_event(entry, metadata.model or "", metadata.usage, stop_reason)
-            # A call that was retried or cancelled has cost money, but left no message.
+            # A call that was retried or cancelled has a cost, but no message.
             case SidecarEntry() if entry.kind == USAGE_KIND:
                 yield _call_event(entry, *recorded_usage(entry.data))
             case CompactionEntry() if entry.details and "usage" in entry.details:

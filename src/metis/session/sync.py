@@ -1,4 +1,4 @@
-"""Synchronous sessions for scripts: the async ones, run by an event loop in a thread."""
+"""Synchronous sessions for scripts: async sessions that run on an event loop in a thread."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -39,17 +39,17 @@ class SyncSession(SessionView):
         output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Iterator[TurnEvent]:
-        """Send a prompt; yield every event until the model has answered."""
+        """Send a prompt; yield every event until the turn ends."""
         yield from self._iterate(
             self._session.send(prompt, model=model, output=output, options=options)
         )
 
     def retry(self, model: str | None = None) -> Iterator[TurnEvent]:
-        """Take the last turn back and send its prompt again, optionally to another model."""
+        """Undo the last turn and send its prompt again, optionally to another model."""
         yield from self._iterate(self._session.retry(model))
 
     def respond(self, *, model: str | None = None) -> Iterator[TurnEvent]:
-        """Let a model answer the history as it is, without a new prompt."""
+        """Send the history without a new prompt; yield every event until the turn ends."""
         yield from self._iterate(self._session.respond(model=model))
 
     def _iterate(self, events: AsyncGenerator[TurnEvent]) -> Iterator[TurnEvent]:
@@ -103,7 +103,7 @@ class SyncSession(SessionView):
         return self._loop.run(self._session.swap(model))
 
     def undo(self, count: int = 1) -> tuple[ContentBlock, ...]:
-        """Take the last turns back; return the prompt of the first of them."""
+        """Undo the last turns; return the prompt of the first of them."""
         return self._loop.run(self._session.undo(count))
 
     @renamed_parameters(place="position")
@@ -112,7 +112,7 @@ class SyncSession(SessionView):
         self._loop.run(self._session.rewind(position))
 
     def compact(self, model: str | None = None) -> int:
-        """Replace old messages by a summary; return how many messages it stands for."""
+        """Replace old messages by a summary; return how many messages it replaces."""
         return self._loop.run(self._session.compact(model))
 
     def fork(self, *, at: Position | None = None) -> "SyncSession":
@@ -194,7 +194,7 @@ def ask(
     url: str | None = None,
     options: Options = Options(),  # noqa: B008 - an immutable value
 ) -> Reply:
-    """Send one prompt in a new session and return the reply; it is stored like any other.
+    """Send one prompt in a new session, which is stored, and return the reply.
 
     Args:
         prompt: a text, or content blocks.

@@ -1,4 +1,4 @@
-"""The tools of a session: the caller's, built-in ones, and those of MCP servers."""
+"""The tools of a session: those of the caller, built-in ones, and those of MCP servers."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,9 +10,7 @@ from metis.canonical.tools import SideEffects, ToolDefinition, ToolSet
 from metis.catalog.tables import token_table
 from metis.events import Bus
 from metis.events.system_events import SkillLoaded
-from metis.session.events import (
-    Trace,
-)
+from metis.session.events import Trace
 from metis.session.prompt import Skill, skill_version
 from metis.tools import (
     Confirmation,
@@ -33,7 +31,7 @@ from metis.tools.tool import object_schema, string_property, text_output
 
 
 class McpServers:
-    """MCP servers by name; none is started before a thread names it."""
+    """MCP servers by name; a server is started when a thread first names it."""
 
     def __init__(self, servers: Iterable[McpServer] = ()) -> None:
         self._servers: dict[str, McpServer] = {}
@@ -48,7 +46,7 @@ class McpServers:
         return len(self._servers)
 
     async def tools(self, names: Sequence[str]) -> list[Factory]:
-        """Return the tools of these servers, which are started if need be.
+        """Return the tools of these servers; a server that does not run is started.
 
         Raises:
             UnknownServerError: there is no server of one of the names.
@@ -56,7 +54,7 @@ class McpServers:
         unknown = next((name for name in names if name not in self._servers), None)
         if unknown is not None:
             raise UnknownServerError(unknown, tuple(self._servers))
-        # Each server is asked for its tools once; they rarely change while it runs.
+        # The tools of a server are listed once; they rarely change while it runs.
         for name in names:
             if name not in self._tools:
                 self._tools[name] = await self._servers[name].tools()
@@ -70,7 +68,7 @@ class McpServers:
 
 
 TOOL_TIMEOUTS_S = {**TIMEOUTS_S, "delegate": 600.0}
-"""How long calls may take; a worker session stops itself earlier."""
+"""How long calls may take, by tool; a worker session stops earlier by its own timeout."""
 
 
 class SessionTools:
@@ -99,7 +97,7 @@ class SessionTools:
         return tuple(self._registry.tools.values()) if self.is_enabled else ()
 
     async def offer(self, servers: Sequence[str]) -> None:
-        """Offer the tools of these servers, and of no others, beside the session's own.
+        """Offer the tools of exactly these servers, beside those of the session.
 
         Raises:
             UnknownServerError: there is no server of one of the names.
@@ -127,7 +125,7 @@ class SessionTools:
     async def run(
         self, calls: Sequence[ToolUseBlock], session_id: str, turn_id: str, watcher: Watcher
     ) -> None:
-        """Run calls; each gets one TOOL message, also when this is cancelled."""
+        """Run calls; the watcher gets one TOOL message for each that ended."""
         context = ToolContext(
             session_id=session_id,
             turn_id=turn_id,
@@ -140,7 +138,7 @@ class SessionTools:
 class MergedRegistry(Registry):
     """The tools of a caller's registry, then built-in ones, then those of MCP servers.
 
-    Of two tools with one name the first counts. The caller may register more at any time.
+    If two tools have the same name, the first is used. The caller may register more at any time.
     """
 
     def __init__(self, registered: Registry, builtin: Iterable[Factory]) -> None:
@@ -161,8 +159,8 @@ class MergedRegistry(Registry):
         # A registry builds a new set when a tool is added, so identity shows whether it changed.
         if self._merged is None or self._merged[0] is not registered:
             others = {**self._from_servers.tools, **super().tools}
-            more = (others[name] for name in others if name not in registered)
-            self._merged = registered, ToolSet([*registered.values(), *more])
+            unshadowed = (others[name] for name in others if name not in registered)
+            self._merged = registered, ToolSet([*registered.values(), *unshadowed])
         return self._merged[1]
 
     def get(self, name: str) -> RegisteredTool | None:
@@ -223,7 +221,7 @@ class LoadSkill:
         name: str = arguments["name"]
         skill = self._skills.get(name)
         if skill is None:
-            # The model reads the list and can correct itself.
+            # The model reads the error, and can call the tool again with a name of the list.
             names = ", ".join(self._skills)
             text = f"There is no skill named {name!r}; the skills are: {names}."
             raise ToolFailedError(text, ErrorClass.NOT_FOUND)
@@ -243,5 +241,5 @@ class LoadSkill:
         return text_output(body, value={"skill": skill.name, "version": version})
 
     def cancel(self) -> bool:
-        """Return False: a cancelled read leaves nothing behind."""
+        """Return False: a cancelled read needs no cleanup."""
         return False

@@ -3,8 +3,8 @@
     prompt ─ store ─ route ─┬─ fit the history ─ call the model ─ store the response ─┬─ end
                             └──────── run its tool calls, store the results ──────────┘
 
-A turn runs in a task of its own. Cancelling that task at any moment leaves a valid conversation:
-what arrived of a response is stored, and every tool call has a result.
+A turn runs in its own task. Cancelling that task at any moment leaves a valid conversation: a
+partial response is stored, and every tool call has a result.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from metis.session.route import ModelChoice, TurnRouter
 from metis.session.state import TurnContext
 from metis.store.threads import merge_options
 
-# Ollama and others list models that reject every request with tools.
+# Ollama and other hosts have models that reject every request with tools.
 _NO_TOOLS = re.compile(
     r"(?:does not|doesn't) support (?:tools|tool use|function)|tool use is not supported"
     r"|tools? (?:is|are) not supported|no endpoints found that support tool use",
@@ -68,12 +68,12 @@ class Turn:
     ) -> None:
         self.id = new_ulid()
         self.events: asyncio.Queue[TurnEvent | BaseException | None] = asyncio.Queue()
-        """What happens, in order; None is the last, after an error if there was one."""
+        """The events of the turn in order, then an error if there was one, then None."""
         self._content = None if content is None else tuple(content)
-        """The prompt; None answers the history as it is."""
+        """The prompt; None sends the history without a new prompt."""
         self._override = override
         self._options = None if options is None else dict(options)
-        """Thread options that hold from this turn on."""
+        """Thread options that apply from this turn on."""
         self._setup = context.setup
         self._conversation = context.conversation
         self._trace = Trace(context.setup.options.bus, context.conversation.id, self.id)
@@ -82,7 +82,7 @@ class Turn:
         )
         self._context = replace(context, reporter=self._reporter)
         self._router = TurnRouter(self._context)
-        self._fitter = ContextFitter(self._context)
+
         self._caller = ModelCaller(self._context)
         self._tools = ToolRunner(self._context, self._caller)
         self._response: Message | None = None
@@ -91,7 +91,7 @@ class Turn:
         self._cost_before = Decimal(0)
 
     async def run(self) -> None:
-        """Run the turn; what happens is put into `events`."""
+        """Run the turn; its events are put into `events`."""
         try:
             choice = await self._start()
             while True:
@@ -103,14 +103,15 @@ class Turn:
                 if calls and can_run_calls(response):
                     await self._tools.run(response)
                 elif calls or response.metadata.stop_reason is not StopReason.PAUSE:
-                    break  # a pause without calls is continued: server tools are at work (T158)
+                    break  # a pause without calls is continued: server tools are running (T158)
             self._end()
         except asyncio.CancelledError:
-            # Another cancellation must not leave a call without a result: providers reject that.
+            # A second cancellation must not leave a call without a result: providers reject such
+            # a history.
             await run_to_completion(self._caller.close())
             self._end_cancelled()
             raise
-        except Exception as error:  # noqa: BLE001 - the listener gets it
+        except Exception as error:  # noqa: BLE001 - `send` raises it in the caller's task
             await run_to_completion(self._caller.close())
             self._fail(error)
         finally:
@@ -118,7 +119,7 @@ class Turn:
 
     async def _start(self) -> ModelChoice:
         """Store the prompt and choose the model."""
-        # Not in the constructor: a turn that waits for another would count that one's cost.
+        # Not in the constructor, where an earlier turn may still run and add to the cost.
         self._cost_before = self._conversation.cost().total_usd
         await self._check_thread_options()
         prompt = await self._store_prompt()
@@ -136,7 +137,7 @@ class Turn:
         return await self._router.choose(facts, self._started_event)
 
     async def _check_thread_options(self) -> None:
-        """Resolve what the thread options name, so that an error leaves nothing stored."""
+        """Check the models and servers of the thread options before anything is stored."""
         setup, conversation = self._setup, self._conversation
         changes = self._options or {}
         merged = conversation.thread_options
@@ -172,22 +173,27 @@ class Turn:
         return stored
 
     async def _call_model(self, choice: ModelChoice) -> tuple[Message | None, ModelChoice]:
-        """Get one response; if need be from a compacted or repaired history, or a fallback."""
-        # A model that failed once is no fallback for another that fails later.
+        """Return one response, and the model that gave it.
+
+        After a failure the history is compacted or repaired, or a fallback is called.
+        """
+        # A model that failed is no fallback for another one that fails later.
         tried = {choice[0].id}
         is_repaired, overflows = False, 0
-        await self._fitter.fit(choice[0])
+        if self._context.needs_compaction(choice[0]):
+            await ContextFitter(self._context).fit(choice[0])
         while True:
-            self._check_call_limit()  # a model may call tools without end
+            self._check_call_limit()  # a model may call tools endlessly
             try:
                 return await self._caller.call(*choice), choice
             except ContextOverflowError as error:
                 if self._caller.has_shown:
                     raise
                 overflows += 1
-                await self._fitter.fit_after_overflow(error, choice[0], overflows)
+                fitter = ContextFitter(self._context)
+                await fitter.fit_after_overflow(error, choice[0], overflows)
             except InvalidRequestError as error:
-                # One repair a response: a second rejection has another cause.
+                # One repair per response: a second rejection has another cause.
                 if is_repaired or self._caller.has_shown or not self._repair(choice[0], error):
                     raise
                 is_repaired = True
@@ -196,11 +202,11 @@ class Turn:
                 choice = self._router.fall_back(choice[0], error, tried)
 
     def _repair(self, model: ResolvedModel, error: ProviderError) -> bool:
-        """Repair the request if the error asks for it; return whether it was changed."""
+        """Repair the request if there is a repair for the error; return whether it was changed."""
         if model.capabilities.supports_tools and _NO_TOOLS.search(error.text) and self._setup.tools:
             if not self._setup.options.allow_unsupported:
                 return False
-            # The adapter leaves the tools out from now on, and reports each as a loss.
+            # The adapter now leaves the tools out, and reports each as a loss.
             self._setup.models.set_features(model.id, ModelFeatures(tools=False))
             return True
         repair = self._context.state.repairs.add_for_error(
@@ -271,7 +277,7 @@ def prompt_blocks(prompt: object) -> list[ContentBlock]:
     """Return the blocks of a prompt that is a list.
 
     Raises:
-        InvalidValueError: it is something else, or has something else in it.
+        InvalidValueError: the prompt is not a list, or has an item of another type.
     """
     expected = "expected a text or a list of texts and content blocks"
     if not isinstance(prompt, list | tuple):

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
-from metis.canonical.codec import EncodedParts
+from metis.canonical.codec import EncodedParts, verified_parts
 from metis.canonical.errors import (
     InvalidMessageError,
     InvalidValueError,
@@ -16,11 +16,12 @@ from metis.canonical.errors import (
     StoreError,
     UnknownMessageError,
 )
+from metis.canonical.fast import is_surely_valid
 from metis.canonical.ids import is_ulid, new_ulid_after
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, OutcomeStatus
-from metis.canonical.rules import check_and_encode
-from metis.canonical.value import raw_constructor
+from metis.canonical.rules import as_failed, check
+from metis.canonical.value import canonical_bytes, raw_constructor
 from metis.store.database import Transaction
 from metis.store.entries import (
     AnyEntry,
@@ -77,6 +78,23 @@ def prepare_message(message: Message) -> PreparedMessage:
         InvalidMessageError: the message breaks rules of the canonical form.
     """
     return _prepare(message, check_and_encode(message))
+
+
+def check_and_encode(message: Message) -> EncodedParts:
+    """Check a message and return the bytes of its content and metadata.
+
+    A partial message is checked as a failed one, because recovery may end it so.
+
+    Raises:
+        InvalidMessageError: the message breaks rules of the profile `full`.
+    """
+    parts = verified_parts(message)
+    # Both fast paths answer only for common messages; the full check also explains what is wrong.
+    if parts is None or not is_surely_valid(message):
+        check(as_failed(message) if message.metadata.status == _PARTIAL else message)
+    return parts or EncodedParts(
+        canonical_bytes(message.content), canonical_bytes(message.metadata)
+    )
 
 
 def _prepare(message: Message, parts: EncodedParts) -> PreparedMessage:

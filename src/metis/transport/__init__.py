@@ -1,4 +1,4 @@
-"""One HTTP client for all providers; it is loaded when it is first used."""
+"""One HTTP client for all providers; it is imported when it is first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

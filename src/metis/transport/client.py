@@ -1,4 +1,4 @@
-"""The HTTP client: requests to providers in, messages, stream events and typed errors out."""
+"""The HTTP client: sends requests to providers; returns messages, stream events or typed errors."""
 
 import asyncio
 import importlib
@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from datetime import UTC, datetime
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
@@ -40,7 +39,7 @@ from metis.streaming import (
     ToolUseStart,
 )
 from metis.transport.concealment import hide_key, safe_text
-from metis.transport.keys import Keys, key_headers, with_key_hint
+from metis.transport.keys import Keys, with_key_hint
 from metis.transport.response import (
     ACCEPTED_ENCODINGS,
     LARGE_BYTES,
@@ -65,7 +64,7 @@ from metis.transport.retry import (
     describe_break,
     provider_error,
 )
-from metis.transport.signing import read_credentials, sign
+from metis.transport.signing import auth_headers
 from metis.wire.call import RequestContext, WireRequest
 from metis.wire.codec import StreamDecoder
 from metis.wire.errors import FIRST_ERROR_STATUS
@@ -79,7 +78,7 @@ T = TypeVar("T")
 
 _CHUNK_BYTES = 1024 * 1024
 _COST_DELAYS_S = (1.0, 2.0, 4.0)
-"""Waits for a cost that OpenRouter does not know yet: it needs some seconds after a response."""
+"""The waits for a cost: OpenRouter has it only some seconds after the response."""
 _NOT_FOUND_STATUS = 404
 _VISIBLE_EVENTS = (TextDelta, ThinkingDelta, ToolUseStart)
 
@@ -89,26 +88,26 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     connect_s: float = 10.0
     silence_s: float = 120.0
-    """Between two chunks of a response."""
+    """The longest time between two chunks of a response."""
     total_s: float | None = 600.0
     connections: int = 1000
     connections_per_host: int = 500
     """A call waits while all are in use; a stream uses one until it ends."""
     response_bytes: int = 100_000_000
-    """How long a response may be that is not streamed."""
+    """The largest body of a response that is not streamed."""
     response: StreamLimits = DEFAULT_LIMITS
-    """How much a response may hold."""
+    """The limits of the content of a response."""
 
 
 OnFailure = Callable[[ProviderError, int, float | None], Awaitable[None]]
 """Receives each failed attempt: the error, the number of the attempt, the wait before the next."""
 
 OnDecoder = Callable[[StreamDecoder], None]
-"""Receives the decoder of each attempt, which knows at any moment what has arrived so far."""
+"""Receives the decoder of each attempt; its message is what has arrived so far."""
 
 
 class _Call(NamedTuple):
-    """One attempt: what is sent to which provider, with which key."""
+    """One attempt: the request, the adapter of the provider, and the key."""
 
     adapter: Adapter
     request: WireRequest
@@ -193,7 +192,7 @@ class Transport:
         read: "Callable[[Adapter, bytes, RequestContext, aiohttp.ClientResponse], Awaitable[T]]",
         on_failure: OnFailure | None = None,
     ) -> T:
-        context = replace(context, limits=self._limits.response)
+        context = self._with_limits(context)
         attempt = 1
         while True:
             call = _Call(adapter, request, context, self.keys.next(adapter.profile))
@@ -205,8 +204,8 @@ class Transport:
                     check_redirect(response, adapter.name)
                     if response.status >= FIRST_ERROR_STATUS:
                         await raise_error(adapter, response, context)
-                    most = self._limits.response_bytes
-                    body = await read_response(adapter, response, context, most)
+                    max_bytes = self._limits.response_bytes
+                    body = await read_response(adapter, response, context, max_bytes)
                     if context.received is not None:
                         context.received.begin(call.key)
                         context.received.add(body)
@@ -219,7 +218,7 @@ class Transport:
             attempt += 1
 
     async def look_up_cost(self, adapter: Adapter, message: Message) -> Message:
-        """Return a response with what its provider says it charged.
+        """Return a response with the cost that its provider reports.
 
         Raises:
             InvalidRequestError: the provider has no look-up, or the message no response id.
@@ -240,8 +239,8 @@ class Transport:
                     if delay_s is None and response.status >= FIRST_ERROR_STATUS:
                         await raise_error(adapter, response, context)
                     if delay_s is None:
-                        most = self._limits.response_bytes
-                        body = await read_response(adapter, response, context, most)
+                        max_bytes = self._limits.response_bytes
+                        body = await read_response(adapter, response, context, max_bytes)
                         return with_reported_cost(message, body, adapter.name)
             except call_failures() as failure:
                 error = provider_error(failure, adapter.name, has_begun=False)
@@ -261,11 +260,11 @@ class Transport:
     ) -> AsyncGenerator[StreamEvent]:
         """Yield the events of a streamed response.
 
-        A call that fails before anything of the response was visible is retried; after that never,
-        so that no text is shown twice: the last event is then a StreamError with what arrived.
-        `previous_attempts` counts the attempts at other models: all share one number of attempts.
+        A call that fails before a visible event is retried. After one it is not, so that no text
+        is shown twice; the last event is then a StreamError with the partial message.
+        `previous_attempts` counts the attempts at other models, which share one limit.
         """
-        context = replace(context, limits=self._limits.response)
+        context = self._with_limits(context)
         attempt = previous_attempts + 1
         is_shown = False
         while True:
@@ -279,7 +278,7 @@ class Transport:
                         is_shown = True
                         yield event
             except ProviderError as error:
-                if is_shown:  # no text twice, whatever failed
+                if is_shown:  # a retry would show the text twice
                     hide_key(error, call.key)
                     raise
                 await self._wait(error, attempt, call, on_failure)
@@ -288,8 +287,12 @@ class Transport:
             attempt += 1
 
     async def _attempt(self, call: _Call, decoder: StreamDecoder) -> AsyncGenerator[StreamEvent]:
-        """Yield the events of one attempt; raise only while nothing visible was yielded."""
-        # Held back until something is visible: a retry would start the message again.
+        """Yield the events of one attempt.
+
+        Raises:
+            ProviderError: the attempt failed before an event that a user can see.
+        """
+        # Events are buffered until one is visible, because a retry starts the message again.
         buffered: list[StreamEvent] | None = []
         async with aclosing(self._events(call, decoder)) as events:
             async for event in events:
@@ -312,10 +315,10 @@ class Transport:
     async def _events(  # noqa: C901, PLR0912 - a function per chunk would cost a tenth of the time of a delta
         self, call: _Call, decoder: StreamDecoder
     ) -> AsyncGenerator[StreamEvent]:
-        """Yield the events of one response; one that breaks off ends with a StreamError."""
+        """Yield the events of one response; an interrupted one ends with a StreamError."""
         adapter, has_begun, start = call.adapter, False, time.monotonic()
         broken_by: Exception | None = None
-        size, last_byte = 0, 1 << 62
+        size, max_size = 0, 1 << 62
         received = call.context.received
         if received is not None:
             received.begin(call.key)
@@ -324,9 +327,9 @@ class Transport:
                 self._post(call) as response,
                 aclosing(body_chunks(response, call.context.limits)) as chunks,
             ):
-                context = replace(call.context, status=response.status)
                 check_redirect(response, adapter.name)
                 if response.status >= FIRST_ERROR_STATUS:
+                    context = replace(call.context, status=response.status)
                     await raise_error(adapter, response, context)
                 watch = ConnectionWatch(response)
                 async for chunk in chunks:
@@ -336,12 +339,7 @@ class Transport:
                         raise page_error(chunk, response.status, adapter.name)
                     if not has_begun and adapter.profile.aws_framed and chunk[:1] == b"{":
                         # Plain JSON: as the length of a frame it would be two gigabytes.
-                        most = self._limits.response_bytes
-                        body, is_whole = await read_rest(chunks, most, chunk)
-                        if not is_whole:
-                            raise await cut_error(adapter, body, context)
-                        message = await _decode(adapter, body, context, response)
-                        for event in adapter.response_events(message, context):
+                        for event in await self._unstreamed_events(call, response, chunks, chunk):
                             yield event
                         return
                     has_begun = has_begun or not chunk.isspace()
@@ -352,18 +350,18 @@ class Transport:
                     )
                     for event in events:
                         if type(event) is MessageComplete:
-                            last_byte = size + MAX_TAIL_BYTES
+                            max_size = size + MAX_TAIL_BYTES
                             yield timed(event, start)
                         else:
                             yield event
-                    if size > last_byte or (events and type(events[-1]) is StreamError):
-                        # The response has ended, and what follows could be without end.
+                    if size > max_size or (events and type(events[-1]) is StreamError):
+                        # The message has ended; a server could send more bytes endlessly.
                         response.close()
                         return
                 watch.check()
         except call_failures() as failure:
-            # Before the first byte a retry is safe; afterwards the decoder ends the message,
-            # however the response broke: a retry would show its beginning again (T133).
+            # Before the first byte a retry is safe. Afterwards it would show the beginning of the
+            # response again, so the decoder ends the message instead (T133).
             if not has_begun:
                 raise provider_error(failure, adapter.name) from None
             broken_by = failure
@@ -375,27 +373,35 @@ class Transport:
             else:
                 yield timed(event, start) if type(event) is MessageComplete else event
 
+    async def _unstreamed_events(
+        self,
+        call: _Call,
+        response: "aiohttp.ClientResponse",
+        chunks: AsyncGenerator[bytes],
+        first_chunk: bytes,
+    ) -> list[StreamEvent]:
+        """Return the events of a plain response to a request for a stream."""
+        context = replace(call.context, status=response.status)
+        body, is_whole = await read_rest(chunks, self._limits.response_bytes, first_chunk)
+        if not is_whole:
+            raise await cut_error(call.adapter, body, context)
+        message = await _decode(call.adapter, body, context, response)
+        return call.adapter.response_events(message, context)
+
+    def _with_limits(self, context: RequestContext) -> RequestContext:
+        limits = self._limits.response
+        return context if context.limits is limits else replace(context, limits=limits)
+
     def _post(self, call: _Call) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
         request, profile, key = call.request, call.adapter.profile, call.key
         headers = dict(request.headers)
         base_url, login = _address(call.adapter.profile.base_url, call.adapter.name)
-        url, auth = base_url.rstrip("/") + request.path, profile.auth
-        credentials = read_credentials(key) if key is not None and auth.aws_service else None
-        if credentials is not None:
-            headers |= sign(
-                request.method,
-                url,
-                headers,
-                request.body,
-                credentials,
-                service=auth.aws_service or "",
-                now=datetime.now(UTC),
-            )
-        elif key is not None:
-            headers |= key_headers(profile, key)
+        url = base_url.rstrip("/") + request.path
+        if key is not None:
+            headers |= auth_headers(profile, key, request.method, url, headers, request.body)
         if login is not None:
             if any(name.lower() == "authorization" for name in headers):
-                text = "its base URL has a login, but the key needs the same header: remove one"
+                text = "the base URL has a login, but the key needs the same header: remove one"
                 raise InvalidRequestError(text, provider=profile.name)
             headers["authorization"] = login
         # A long body is written in chunks, so that other tasks do not wait for it.
@@ -411,8 +417,7 @@ class Transport:
             headers=headers,
             proxy=proxy,
             proxy_auth=None if proxy_login is None else BasicAuth.decode(proxy_login, "utf-8"),
-            # `check_redirect` refuses them.
-            allow_redirects=False,
+            allow_redirects=False,  # `check_redirect` refuses redirects
         )
 
     def _client(self) -> "aiohttp.ClientSession":
@@ -429,14 +434,14 @@ class Transport:
                     sock_connect=limits.connect_s,
                     sock_read=limits.silence_s,
                 ),
-                # Not `trust_env`: it also reads the netrc file, whose logins are not meant for
+                # `trust_env` would also read the netrc file, whose logins are not meant for
                 # providers and collide with their keys.
                 trust_env=False,
                 # `body_chunks` decompresses with a limit.
                 auto_decompress=False,
                 headers={"Accept-Encoding": ACCEPTED_ENCODINGS},
                 response_class=bounded_response(aiohttp.ClientResponse),
-                # No state between requests: a server cannot recognise the next one by a cookie.
+                # A server must not recognise the next request by a cookie.
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
@@ -444,14 +449,18 @@ class Transport:
     async def _wait(
         self, error: ProviderError, attempt: int, call: _Call, on_failure: OnFailure | None
     ) -> None:
-        """Wait before the next attempt, or raise the error if there is to be none."""
+        """Wait before the next attempt; raise the error if there is none.
+
+        Raises:
+            ProviderError: the given error, which is not retried.
+        """
         adapter, key = call.adapter, call.key
-        # Before anybody sees the error: logs, traces and callbacks all get this object.
+        # Removed first, because logs, traces and callbacks all get this object.
         hide_key(error, key)
         delay = self._retry.delay(error, attempt)
         if isinstance(error, RateLimitError) and key is not None:
             self.keys.mark_rate_limited(key, error.retry_after_s)
-            # Another key is not limited, so there is nothing to wait for.
+            # Another key is not limited and can be used at once.
             if attempt < self._retry.attempts and self.keys.has_available(adapter.profile):
                 delay = 0.0
         if isinstance(error, AuthenticationError) and key is None:
@@ -477,7 +486,7 @@ def _address(base_url: str, provider: str) -> tuple[str, str | None]:
 async def _decode(
     adapter: Adapter, body: bytes, context: RequestContext, response: "aiohttp.ClientResponse"
 ) -> Message:
-    """Decode a plain response; a large one in a thread, so that other tasks go on."""
+    """Decode a plain response; a large one in a thread, so that other tasks can run."""
     if len(body) > LARGE_BYTES:
         return await run_outside(decode, adapter, body, context, response)
     return decode(adapter, body, context, response)

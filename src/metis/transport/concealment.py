@@ -1,4 +1,4 @@
-"""Keys out of texts: whole, cut, or encoded, as some providers repeat them in their errors."""
+"""Removes keys from texts, because some providers repeat a key, or parts of it, in their errors."""
 
 import base64
 import re
@@ -11,12 +11,12 @@ from metis.canonical.errors import ProviderError
 from metis.canonical.urls import without_login
 
 MARK = "[key]"
-"""Stands for a key, or a part of one."""
+"""The text in place of a key, or of a part of one."""
 
-# So many characters of a key in a row are concealed. Fewer could be an ordinary word, and fewer are
-# what providers show on purpose to say which key they mean.
+# The number of consecutive characters of a key that are concealed. Fewer could be an ordinary word,
+# and providers show fewer on purpose to identify the key.
 _MIN_PART = 8
-# A local server gets `x` for a key: concealed, it would take every such letter out of errors.
+# Users set `x` as the key of a local server; concealing it would remove every such letter.
 _MIN_KEY = 3
 # Shorter parts of a composite key (`id:secret:token`) could be ordinary words of an error text.
 _MIN_SECRET_CHARACTERS = 16
@@ -27,7 +27,7 @@ _CHARACTER = re.compile(
     r"|&#[xX]0{0,6}([0-9A-Fa-f]{2});|&#0{0,6}(\d{2,3});|(.)",
     re.DOTALL,
 )
-# An error is read by a person; what is longer is a page or an attack.
+# Error texts are for people; a longer one is a web page or an attack.
 _MAX_TEXT = 4000
 _ERROR = re.compile(rb"error|exception|fail", re.IGNORECASE)
 # Longer lines, such as the frames of Bedrock, are searched for parts of a key before they are read.
@@ -61,8 +61,8 @@ def without_key(text: str, key: str | None) -> str:
 def bytes_without_key(data: bytes, key: str | None, *, may_have_errors: bool = True) -> bytes:
     """Return the bytes of a body without a key; in lines with an error, also without parts of it.
 
-    Providers repeat keys in errors. The rest of a body is the text of a model, of which only the
-    whole key is taken out: reading all of it by character would take seconds. The same holds for a
+    Providers repeat keys in errors. The other lines are the text of a model, from which only the
+    complete key is removed: a search for its parts would take seconds. The same holds for a
     whole body of which it is certain that it has no error.
 
     >>> bytes_without_key(b'{"error": "sk-0123456789abcdef is unknown"}', "sk-0123456789abcdef")
@@ -87,7 +87,7 @@ def _line_without_key(line: bytes, key: str) -> bytes:
 
 
 def _sampled_parts(key: str) -> Iterator[bytes]:
-    """Yield parts of the forms of a key so that eleven characters in a row contain one."""
+    """Yield parts of a key such that any eleven consecutive characters of it contain one."""
     for form in _forms(key):
         for start in range(0, max(1, len(form) - _MIN_PART + 1), _MIN_PART // 2):
             yield form[start : start + _MIN_PART].encode()
@@ -103,15 +103,15 @@ def hide_key(error: ProviderError, key: str | None) -> None:
 
 
 def safe_text(text: str, key: str | None) -> str:
-    """Return the text of an error without keys and logins; of a long text, the beginning."""
+    """Return the text of an error without keys and logins; a long text is truncated."""
     if len(text) > _MAX_TEXT:
         text = f"{text[:_MAX_TEXT]}… [{len(text) - _MAX_TEXT} characters omitted]"
     return without_key(without_login(text), key)
 
 
 def _forms(key: str) -> Iterator[str]:
-    """Yield the spellings of a key: itself, its long parts, base64 and hexadecimal."""
-    # AWS credentials are one key here, but an error may repeat the secret alone.
+    """Yield the forms of a key: plain, reversed, in hexadecimal and base64; also of long parts."""
+    # AWS credentials are one key here, but an error may repeat only the secret.
     secrets = [key, *(part for part in key.split(":")[1:] if len(part) >= _MIN_SECRET_CHARACTERS)]
     for secret in secrets:
         yield secret
@@ -121,8 +121,8 @@ def _forms(key: str) -> Iterator[str]:
         data = secret.encode()
         yield data.hex()
         yield data.hex().upper()
-        # In base64 a text looks different by its position in a group of three bytes, as in the
-        # `user:key` of a login; the characters at both ends depend on the neighbours.
+        # The base64 form of a text depends on its offset in a group of three bytes, as in the
+        # `user:key` of a login; the first and last character also depend on adjacent bytes.
         for shift in range(3):
             encoded = base64.b64encode(b"\0" * shift + data).rstrip(b"=").decode()[shift + 1 : -1]
             yield encoded
@@ -170,7 +170,7 @@ def _escaped_character(match: re.Match[str]) -> str:
 
 
 def _decoded(text: str) -> tuple[str, list[int]]:
-    """Return a text with escaped characters decoded, and where each of them begins in it."""
+    """Return a text with escapes decoded, and the index in the text of each of its characters."""
     if not _has_escapes(text):
         return text, list(range(len(text) + 1))
     characters: list[str] = []

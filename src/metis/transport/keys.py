@@ -1,8 +1,8 @@
-"""API keys: where the keys of a provider come from, and which of several is used next.
+"""API keys: the sources of a provider's keys, and which of several keys is used next.
 
-A key is looked for in this order: what the program was given, the environment variable of the
-provider, the key file, the system keyring. No key is ever shown: errors, logs and the
-representation of objects name the source of a key, never the key.
+The sources in their order: the options of the program, the environment variable of the provider,
+the key file, the system keyring. No key is ever shown: errors, logs and the representation of
+objects name the source of a key, never the key.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from metis.adapters.profile import Profile
 from metis.canonical.errors import AuthenticationError, KeyFileError
 
 AWS_KEY_PAIR = "$AWS_ACCESS_KEY_ID"
-"""The source of AWS credentials, which many people have for other purposes than models."""
+"""The source of AWS credentials, which many users have for other purposes than models."""
 
 _RATE_LIMIT_S = 60.0
 _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -69,13 +69,13 @@ class Keys:
         return (_split(from_keyring), "the keyring") if from_keyring else ([], "nowhere")
 
     def next(self, profile: Profile) -> str | None:
-        """Return the first key that is not rate-limited, else the one that is free again first."""
+        """Return the first key that is not rate-limited, or the one whose limit ends first."""
         keys, _ = self.lookup(profile)
         available = (key for key in keys if self._is_available(key))
         return next(available, None) or min(keys, key=self._free_at, default=None)
 
     def mark_rate_limited(self, key: str, seconds: float | None = None) -> None:
-        """Prefer other keys for a while: the provider limits this one."""
+        """Prefer other keys for some seconds, because the provider limits this one."""
         self._limited_until[key] = self._now() + (_RATE_LIMIT_S if seconds is None else seconds)
 
     def has_available(self, profile: Profile) -> bool:
@@ -101,7 +101,8 @@ class Keys:
         entries = self._file_entries()
         if not entries or profile.name in entries or profile.auth.variable is None:
             return entries.get(profile.name)
-        # `openai` and `openai-responses` are one account.
+        # Providers with the same variable share an account, such as `openai` and
+        # `openai-responses`.
         for name in entries.keys() & set(adapters.names()):
             if adapters.profile_of(name).auth.variable == profile.auth.variable:
                 return entries[name]
@@ -110,13 +111,13 @@ class Keys:
     def _file_entries(self) -> dict[str, Any]:
         if self._file is None or not self._file.exists():
             return {}
-        # As ssh does it: a key that others can read is a mistake to fix at once.
+        # ssh also refuses a key file that others can read.
         if os.name == "posix" and self._file.stat().st_mode & _OPEN_TO_OTHERS:
             raise KeyFileError(f"{self._file} can be read by others; run: chmod 600 {self._file}")
         try:
             document = tomllib.loads(self._file.read_text())
         except (OSError, ValueError) as error:
-            # The text of a TOML error may hold a piece of the file, and so of a key.
+            # The text of a TOML error may quote a part of the file, and so of a key.
             form = 'a line [keys], and under it lines such as openai = "…"'
             reason = f"{self._file} cannot be read ({type(error).__name__}); it has to be {form}"
             raise KeyFileError(reason) from None
@@ -153,13 +154,13 @@ def key_headers(profile: Profile, key: str) -> dict[str, str]:
     headers = profile.auth.headers(key)
     # A line break would end the header; aiohttp refuses it with an error that repeats the key.
     if not key.isascii() or not key.isprintable():
-        text = "the key has a character that no key has, such as a line break"
+        text = "the key has a character that no key can have, such as a line break; set it again"
         raise AuthenticationError(text, provider=profile.name)
     return headers
 
 
 def with_key_hint(error: AuthenticationError, profile: Profile) -> AuthenticationError:
-    """Add to an error how to provide a key, since none was sent."""
+    """Return an error with the hint how to set a key, since none was sent."""
     variable = profile.auth.variable
     hint = f"; set {variable}" if variable else ""
     return AuthenticationError(

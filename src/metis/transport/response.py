@@ -1,8 +1,8 @@
-"""What came back from a provider: a response, a redirect, a web page or an error body.
+"""HTTP responses of providers: bodies with limits, redirects, web pages and error bodies.
 
-The HTTP client would decompress whatever one read brings in one go, and 64 kB of gzip can be 64 MB.
-Here a body is decompressed piece by piece, with a limit on both sides, and other tasks run between
-two pieces.
+The HTTP client would decompress all bytes of one read at once, and 64 kB of gzip can become 64 MB.
+Here a body is decompressed in pieces, with limits on its compressed and its decompressed size, and
+other tasks run between two pieces.
 """
 
 import asyncio
@@ -44,36 +44,37 @@ if TYPE_CHECKING:
     import aiohttp
 
 ACCEPTED_ENCODINGS: Final = "gzip, deflate"
-"""What requests allow servers to use; both can be decompressed with a limit."""
+"""The encodings that requests accept; both can be decompressed with a limit."""
 
 LARGE_BYTES: Final = 1 << 20
-"""From this size on, a response is decoded in a thread, where Python lets other tasks run."""
+"""The size above which a response is decoded in a thread, so that other tasks can run."""
 
 MAX_TAIL_BYTES: Final = 65_536
-"""What may follow a complete response; it is read so that the connection can be used again."""
+"""How many bytes after a complete message are read, so that the connection can be reused."""
 
 MAX_INTERIM_RESPONSES: Final = 1000
-"""How many interim responses (1xx) may come before the response; servers send one or two."""
+"""How many interim responses (1xx) may precede the response; servers send one or two."""
 
 _PIECE_BYTES = 1 << 16
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 _DEFLATE_METHOD = 8
 _Result = TypeVar("_Result")
 _FIRST_REDIRECT_STATUS = 300
-# No error of a provider is longer; a page of a proxy may be, and only its title counts.
+# No error of a provider is longer. A page of a proxy may be, but only its title is used.
 MAX_ERROR_BYTES = 65_536
 _BOM = b"\xef\xbb\xbf"
 _SPACES = b" \t\r\n"
 _TITLE = re.compile(rb"<title[^<>]{0,200}>([^<>]{0,500})", re.IGNORECASE)
 _MAX_TITLE = 100
 _ERROR_KEYS = ("message", "Message", "error", "detail", "error_description")
-_REASON = "a login page of the network, a proxy or a wrong address answers in its place"
+_REASON = "a login page of the network, a proxy or a wrong address answers in place of the provider"
 
 
 def check_redirect(response: "aiohttp.ClientResponse", provider: str) -> None:
-    """Raise an error if a response redirects elsewhere.
+    """Refuse a redirect: its target would receive the key and, after a 307 or 308, the request.
 
-    The other address would receive the key and, after a 307 or 308, the conversation.
+    Raises:
+        RedirectError: the response is a redirect.
     """
     if not _FIRST_REDIRECT_STATUS <= response.status < FIRST_ERROR_STATUS:
         return
@@ -88,9 +89,9 @@ def check_redirect(response: "aiohttp.ClientResponse", provider: str) -> None:
 class ConnectionWatch:
     """Notices that a connection was closed in the middle of a response.
 
-    After a malformed chunk, aiohttp (3.14) closes the connection without a word to whoever reads
-    the body, who would wait until the total timeout. This ends the body, and `check` reports it;
-    what arrived before can still be read.
+    After a malformed chunk, aiohttp (3.14) closes the connection without an error for the reader
+    of the body, which then waits until the total timeout. This class ends the body, and `check`
+    raises an error; bytes that arrived before can still be read.
     """
 
     def __init__(self, response: "aiohttp.ClientResponse") -> None:
@@ -100,11 +101,13 @@ class ConnectionWatch:
         protocol = None if connection is None else connection.protocol
         closed = None if protocol is None else protocol.closed
         if closed is not None:
-            # One per connection, which stays: an error that nobody reads is printed by asyncio.
+            # asyncio prints an error that is never retrieved. One callback per connection is
+            # enough, so an earlier one is removed.
             closed.remove_done_callback(_read_error)
             closed.add_done_callback(_read_error)
             closed.add_done_callback(self._on_closed)
-            # A connection that is used again would otherwise keep every response it has carried.
+            # Removed at the end of the body; a reused connection would otherwise refer to all its
+            # responses.
             self._closed = closed
             self._content.on_eof(self._stop)
 
@@ -129,10 +132,10 @@ def _read_error(closed: "asyncio.Future[None]") -> None:
 
 
 async def read_body(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes:
-    """Read the body of a response; a server could send without end.
+    """Read the body of a response up to a limit, because a server could send endlessly.
 
     Raises:
-        ResponseLimitError: it is longer than allowed; the request is not repeated for that.
+        ResponseLimitError: the body is longer; such a request is not retried.
     """
     body, is_whole = await _read(response, max_bytes)
     if not is_whole:
@@ -146,7 +149,7 @@ async def read_response(
     """Read the body of a response of a provider.
 
     Raises:
-        ResponseLimitError: it is longer than allowed; the error has the message of what came.
+        ResponseLimitError: the body is longer; the error has the message up to the limit.
     """
     body, is_whole = await _read(response, max_bytes)
     if not is_whole:
@@ -161,15 +164,15 @@ def length_error(max_bytes: int, provider: str | None = None) -> ResponseLimitEr
 
 
 async def cut_error(adapter: Adapter, body: bytes, context: RequestContext) -> ResponseLimitError:
-    """Return the error for the beginning of a body that is too long, with the message in it."""
+    """Return the error for a body that is too long, with the message that its beginning has."""
     error = length_error(len(body), adapter.name)
     error.message = await run_outside(_partial_message, adapter, body, context)
     return error
 
 
 def _partial_message(adapter: Adapter, body: bytes, context: RequestContext) -> Message | None:
-    """Return the message that the beginning of a body holds; None if it cannot be read."""
-    # What is open is closed, as for the arguments of a call that are still coming in.
+    """Return the message that the beginning of a body has; None if it cannot be decoded."""
+    # Open strings, lists and objects are closed, as in the partial arguments of a tool call.
     wire = partial_arguments(body.decode(errors="ignore"))
     try:
         message = adapter.from_wire_response(wire, context)
@@ -183,9 +186,9 @@ def _partial_message(adapter: Adapter, body: bytes, context: RequestContext) -> 
 
 
 def _readable_block(block: ContentBlock) -> ContentBlock:
-    """Return the text of a part that was cut before it stated its kind; others as they are.
+    """Return the text of a part that was cut before its type; any other block is unchanged.
 
-    The provider would refuse half of a part.
+    The provider would refuse an incomplete part in the history.
     """
     if not isinstance(block, OpaqueBlock):
         return block
@@ -203,7 +206,7 @@ def _readable_block(block: ContentBlock) -> ContentBlock:
 async def raise_error(
     adapter: Adapter, response: "aiohttp.ClientResponse", context: RequestContext
 ) -> NoReturn:
-    """Read the body of an error and raise it; of a long body only the beginning is read."""
+    """Read the body of an error response, up to a limit, and raise the error that it states."""
     body, is_whole = await _read(response, MAX_ERROR_BYTES)
     try:
         decode(adapter, body, context, response)
@@ -211,17 +214,17 @@ async def raise_error(
         if not is_whole:
             error.is_retryable = False
         raise
-    # No protocol decodes a body with such a status; if one did, it would still be an error.
+    # Codecs raise for an error status; if one returned a message, the call has still failed.
     raise OtherProviderError("the call failed", provider=adapter.name, status=response.status)
 
 
 async def _read(response: "aiohttp.ClientResponse", max_bytes: int) -> tuple[bytes, bool]:
-    """Return at most so many bytes of the body, and whether that is all of it."""
+    """Return at most `max_bytes` of the body, and whether that is the whole body."""
     watch = ConnectionWatch(response)
     async with aclosing(body_chunks(response, NO_LIMITS)) as chunks:
         body, is_whole = await read_rest(chunks, max_bytes)
     if not is_whole:
-        # The rest is not read: the connection cannot be used again.
+        # The connection has unread bytes and cannot be reused.
         response.close()
         return body, False
     watch.check()
@@ -231,7 +234,7 @@ async def _read(response: "aiohttp.ClientResponse", max_bytes: int) -> tuple[byt
 def decode(
     adapter: Adapter, body: bytes, context: RequestContext, response: "aiohttp.ClientResponse"
 ) -> Message:
-    """Decode a body; an error gets the retry-after and request id of the headers."""
+    """Decode a body; a provider error gets the retry-after and request id of the headers."""
     try:
         if is_web_page(body):
             raise page_error(body, response.status, adapter.name)
@@ -249,7 +252,7 @@ def _decode(adapter: Adapter, body: bytes, context: RequestContext) -> Message:
     try:
         return adapter.from_wire_response(body, context)
     except DecodeError:
-        # A proxy or another API may state an error in its own form, with the status of success.
+        # A proxy or another API may send an error in another form, with a status of success.
         text = _stated_error(body)
         if text is None:
             raise
@@ -265,15 +268,15 @@ def _stated_error(body: bytes) -> str | None:
 
 
 def is_web_page(head: bytes) -> bool:
-    """Return whether bytes are markup: no protocol begins with a `<`, in a body or in a stream."""
+    """Return whether bytes are markup: bodies and streams of all protocols never begin with `<`."""
     return head.removeprefix(_BOM).lstrip(_SPACES)[:1] == b"<"
 
 
 def page_error(body: bytes, status: int, provider: str) -> ProviderError:
-    """Return the error for a page; with the status of an error it is an error of that class."""
-    title = _TITLE.search(body, 0, MAX_ERROR_BYTES)
-    words = " ".join(title[1].decode(errors="replace").split())[:_MAX_TITLE] if title else ""
-    page = f"a web page ({words!r})" if words else "a web page"
+    """Return the error for a web page; an error status determines its class."""
+    match = _TITLE.search(body, 0, MAX_ERROR_BYTES)
+    title = " ".join(match[1].decode(errors="replace").split())[:_MAX_TITLE] if match else ""
+    page = f"a web page ({title!r})" if title else "a web page"
     if status >= FIRST_ERROR_STATUS:
         text = f"{page} instead of an error of the API"
         return class_of_status(status)(text, provider=provider, status=status)
@@ -283,12 +286,12 @@ def page_error(body: bytes, status: int, provider: str) -> ProviderError:
 async def body_chunks(
     response: "aiohttp.ClientResponse", limits: StreamLimits
 ) -> AsyncGenerator[bytes]:
-    """Yield the body of a response in pieces of limited size, decompressed.
+    """Yield the decompressed body of a response in pieces of limited size.
 
-    The client must not decompress by itself (`auto_decompress=False`).
+    The client must not decompress the body itself (`auto_decompress=False`).
 
     Raises:
-        ResponseLimitError: more bytes came than allowed.
+        ResponseLimitError: the body is longer than the limits.
         NetworkError: the compressed data is damaged, or of a kind that was not requested.
     """
     decompress = _decompressor(response.headers.get("content-encoding", ""))
@@ -296,7 +299,7 @@ async def body_chunks(
     async for data in response.content.iter_any():
         available = data[:received]
         for piece in _cut(available) if decompress is None else decompress(available):
-            # What is within the limit is decoded, so that it can be stored.
+            # The bytes within the limit are yielded, so that the partial response can be stored.
             yield piece[:size]
             size -= len(piece)
             if size < 0:
@@ -311,7 +314,7 @@ async def body_chunks(
 async def read_rest(
     chunks: AsyncIterator[bytes], max_bytes: int, start: bytes = b""
 ) -> tuple[bytes, bool]:
-    """Return what chunks make of a body after its start, and whether that is all of it."""
+    """Return `start` and the chunks after it as one body, and whether it is the whole body."""
     body = bytearray(start)
     async for chunk in chunks:
         body += chunk
@@ -321,9 +324,9 @@ async def read_rest(
 
 
 async def run_outside(function: Callable[..., _Result], *arguments: object) -> _Result:
-    """Call a function in a thread; a cancelled task waits for its end.
+    """Call a function in a thread; a cancelled task waits for the end of the function.
 
-    Otherwise the thread would go on changing a decoder while the caller reads the message of it.
+    Otherwise the thread would still change a decoder while the caller reads its message.
     """
     future = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
     try:
@@ -334,7 +337,7 @@ async def run_outside(function: Callable[..., _Result], *arguments: object) -> _
 
 
 async def run_by_size(size: int, function: Callable[..., _Result], *arguments: object) -> _Result:
-    """Call a function whose work grows with the size of its input: in a thread if that is large."""
+    """Call a function whose time grows with the size of its input; in a thread if it is large."""
     if size <= LARGE_BYTES:
         return function(*arguments)
     return await run_outside(function, *arguments)
@@ -345,7 +348,7 @@ def _cut(data: bytes) -> Iterator[bytes]:
 
 
 def _decompressor(encoding: str) -> Callable[[bytes], Iterator[bytes]] | None:
-    """Return a function that decompresses bytes to pieces; None for a body as it is."""
+    """Return a function that decompresses bytes into pieces; None for an uncompressed body."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return None
@@ -356,14 +359,14 @@ def _decompressor(encoding: str) -> Callable[[bytes], Iterator[bytes]] | None:
 
 
 class _Inflater:
-    """Decompresses gzip and deflate; a body of gzip may have several members."""
+    """Decompresses gzip and deflate; a gzip body may have several members."""
 
     def __init__(self, *, is_deflate: bool) -> None:
         self._is_deflate = is_deflate
         self._inflate: Any = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield what the data holds, in pieces of limited size."""
+        """Yield the decompressed data in pieces of limited size."""
         while data:
             inflate = self._inflate or self._begin(data)
             try:
@@ -376,7 +379,7 @@ class _Inflater:
             if inflate.eof:
                 data, self._inflate = inflate.unused_data, None
             elif not data and len(piece) == _PIECE_BYTES:
-                # More may be inside of the decompressor than one piece.
+                # The decompressor may still have buffered output.
                 yield piece
                 yield from self._rest(inflate)
                 continue
@@ -390,14 +393,14 @@ class _Inflater:
             self._inflate = None
 
     def _begin(self, data: bytes) -> Any:
-        # Some servers send deflate without the header of zlib that the standard asks for.
+        # Some servers send deflate without the zlib header that RFC 9110 requires.
         is_raw = self._is_deflate and data[0] & 0xF != _DEFLATE_METHOD
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _GZIP_OR_ZLIB)
         return self._inflate
 
 
 def timed(event: MessageComplete, start: float) -> MessageComplete:
-    """Add to the usage of the final message how long the response took."""
+    """Return the event with the latency of the response in the usage of its message."""
     metadata = event.message.metadata
     if metadata.usage is None:
         return event
@@ -407,13 +410,13 @@ def timed(event: MessageComplete, start: float) -> MessageComplete:
 
 
 def bounded_response(base: "type[aiohttp.ClientResponse]") -> "type[aiohttp.ClientResponse]":
-    """Return a class of responses that end with an error after many interim ones (1xx).
+    """Return a response class that raises after too many interim responses (1xx).
 
-    aiohttp (3.14) reads them without end, and each restarts the clock of a silence.
+    aiohttp (3.14) reads any number of them, and each one restarts the read timeout.
     """
 
     class BoundedResponse(base):
-        """A response with a bounded number of interim ones before it."""
+        """A response with a limit on the interim responses before it."""
 
         async def start(self, connection: Any) -> "aiohttp.ClientResponse":
             """Read up to the headers of the final response."""

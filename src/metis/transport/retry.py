@@ -1,4 +1,4 @@
-"""Failures of a call as typed errors, and whether and when a call is retried."""
+"""The typed errors of failed calls, and the policy of retries."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -15,22 +15,22 @@ from metis.streaming.events import provider_error as provider_error_of_stream
 
 
 class Retry(Struct, frozen=True, kw_only=True):
-    """How often a call is retried, and how long to wait before."""
+    """How often a call is retried, and the waits between attempts."""
 
     attempts: int = 3
-    """How often a call is made at most, the first time included."""
+    """The maximum number of attempts, including the first."""
     first_s: float = 1.0
     """The wait before the second attempt; it doubles with each attempt."""
     longest_s: float = 30.0
     longest_retry_after_s: float = 60.0
-    """The longest wait that a provider may ask for; after a longer one the call fails at once."""
+    """The longest wait that a provider may request; if it requests more, the call fails."""
     jitter: float = 0.25
-    """The fraction by which waits vary, so that many callers do not come back all at once."""
+    """The fraction by which waits vary, so that many callers do not retry at the same time."""
 
     def delay(
         self, error: ProviderError, attempt: int, chance: Callable[[], float] = random.random
     ) -> float | None:
-        """Return the seconds to wait before the next attempt; None if there is to be none.
+        """Return the seconds to wait before the next attempt; None if the call is not retried.
 
         >>> from metis.canonical.errors import RateLimitError, InvalidRequestError
         >>> Retry().delay(InvalidRequestError("no"), 1) is None
@@ -40,7 +40,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         """
         if not error.is_retryable or attempt >= self.attempts:
             return None
-        # A quota per day asks for hours (T187); failing tells the user what is wrong.
+        # A daily quota requests a wait of hours (T187); the error is more useful to the user.
         if error.retry_after_s is not None:
             is_short = error.retry_after_s <= self.longest_retry_after_s
             return error.retry_after_s if is_short else None
@@ -49,12 +49,12 @@ class Retry(Struct, frozen=True, kw_only=True):
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the wait in seconds that the headers of a response ask for, or None.
+    """Return the wait in seconds that the headers of a response request, or None.
 
     >>> retry_after({"retry-after": "3"})
     3.0
     """
-    # Azure and OpenAI send this one beside the standard header, because it is more precise.
+    # Azure and OpenAI also send this header, which is more precise than the standard one.
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -90,9 +90,9 @@ def call_failures() -> tuple[type[Exception], ...]:
 def provider_error(
     failure: BaseException | StreamError, provider: str, *, has_begun: bool = False
 ) -> ProviderError:
-    """Return the typed error for whatever went wrong on the way to a provider and back.
+    """Return the typed error for a failure of a call.
 
-    `has_begun` states that a response had begun to arrive.
+    `has_begun` is whether a part of the response had arrived.
     """
     if isinstance(failure, ProviderError):
         return failure
@@ -102,7 +102,7 @@ def provider_error(
 
 
 def _describe(failure: BaseException) -> str:
-    """Describe a failure without the text of the exception, which may hold headers and keys."""
+    """Describe a failure without the text of the exception, which may contain headers and keys."""
     import aiohttp  # noqa: PLC0415 - loaded by the first call: it is a sixth of the time to the prompt
 
     match failure:
@@ -121,7 +121,7 @@ def _describe(failure: BaseException) -> str:
 
 
 def describe_break(end: StreamError, failure: BaseException) -> StreamError:
-    """Return the end of a stream with the reason why it broke off."""
+    """Return the last event of an interrupted stream with the reason for the interruption."""
     if isinstance(failure, ProviderError):
         kind = type(failure).__name__
         return replace(end, error_class=kind, text=failure.text, is_retryable=failure.is_retryable)

@@ -1,17 +1,20 @@
-"""Sign requests to AWS with Signature Version 4, so that the secret itself is never sent.
+"""The headers that authenticate a request: a key, or an AWS signature in place of the secret.
 
-The signature covers the method, the path, some headers and the body, and is valid for a few minutes
-only, so that every attempt is signed again.
+A signature (Signature Version 4) covers the method, the path, some headers and the body. It is
+valid for a few minutes only, so that every attempt is signed again.
 """
 
 import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
+
+from metis.adapters.profile import Profile
+from metis.transport.keys import key_headers
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 # For custom endpoints, whose host names no region.
@@ -19,6 +22,22 @@ _DEFAULT_REGION = "us-east-1"
 _KEY = re.compile(r"(?P<id>[A-Z0-9]{16,128}):(?P<secret>[^:\s]+)(?::(?P<token>[^:\s]+))?")
 _REGION = re.compile(r"\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d)\.")
 _SIGNED_HEADERS = ("content-type", "host", "x-amz-date", "x-amz-security-token")
+
+
+def auth_headers(  # noqa: PLR0913, PLR0917 - all that a signature covers
+    profile: Profile, key: str, method: str, url: str, headers: Mapping[str, str], body: bytes
+) -> dict[str, str]:
+    """Return the headers to add to a request, so that it is authenticated with a key.
+
+    Raises:
+        AuthenticationError: the key cannot be sent in a header.
+    """
+    service = profile.auth.aws_service
+    credentials = read_credentials(key) if service else None
+    if service is None or credentials is None:
+        return key_headers(profile, key)
+    now = datetime.now(UTC)
+    return sign(method, url, headers, body, credentials, service=service, now=now)
 
 
 class Credentials(Struct, frozen=True, kw_only=True):
