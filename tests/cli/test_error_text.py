@@ -251,7 +251,8 @@ def error_line_of_two() -> str:
 
 
 def test_continue_without_conversation() -> None:
-    assert "no conversation is stored yet" in error_line(run("-c", "hi"), 2)
+    for arguments in (("-c", "hi"), ("show",), ("trace",)):
+        assert "no conversation is stored yet" in error_line(run(*arguments), 2)
 
 
 def test_instructions_for_an_old_conversation() -> None:

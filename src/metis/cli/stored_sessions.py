@@ -67,11 +67,13 @@ async def find_session(store: Store, name: str) -> SessionRecord:
     """Return the session with this part of an id, or else with this part of a title.
 
     Raises:
-        StoreError: several sessions match.
+        StoreError: several sessions match, or the last one is wanted and the store is empty.
         UnknownSessionError: none matches.
     """
-    if name == LAST and (records := await store.sessions(1)):
-        return records[0]
+    if name == LAST:
+        if records := await store.sessions(1):
+            return records[0]
+        raise StoreError("no conversation is stored yet", hint="start one with `metis`")
     # A full id may be part of another one, such as sess_1 of sess_12.
     matches = await matching_sessions(store, name)
     if len(matches) > 1:
