@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from metis.cli.main import cli
 from metis.cli.output import StatusLine
 from metis.interchange.redaction import redact
 from metis.interchange.session_index import SessionIndex
-from session_files import PROMPT, SESSION_ID, claude_file, codex_file
+from session_files import (
+    OPEN_DATABASES,
+    PROMPT,
+    SESSION_ID,
+    claude_file,
+    codex_file,
+    opencode_database,
+    opencode_file,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +99,64 @@ def test_a_compressed_rollout_is_listed_imported_and_handed_over(home: Path) -> 
     assert (report["session"], report["losses"]) == (expected["session"], expected["losses"])
     handed = run("handoff", "claude", "--home", str(home), "--cwd", "/work/owls", "--json")
     assert json.loads(handed.stdout)["session"] == expected["session"]
+
+
+@pytest.fixture
+def database(home: Path) -> Iterator[Path]:
+    """Yield the database of opencode with two sessions, open in opencode."""
+    path = home / ".local" / "share" / "opencode" / "opencode.db"
+    opencode_database(path, opencode_file(home / "made", "/work/owls"), "/work/mice")
+    yield path
+    OPEN_DATABASES.pop().close()
+
+
+def test_sessions_in_the_database_of_opencode_are_listed_imported_and_handed_over(
+    home: Path, database: Path
+) -> None:
+    log = database.with_name("opencode.db-wal")
+    stored = database.read_bytes(), log.read_bytes()
+    rows = json.loads(run("sessions", "--all", "--json").stdout)
+    listed = {row["folder"]: row for row in rows if row["program"] == "opencode"}
+    assert (listed["/work/owls"]["id"], listed["/work/owls"]["records"]) == ("ses_owls", 3)
+    assert (listed["/work/mice"]["id"], listed["/work/mice"]["title"]) == ("ses_other", "other")
+    exported = json.loads(run("import", str(home / "made" / "opencode.json"), "--json").stdout)
+    again = json.loads(run("import", listed["/work/owls"]["path"], "--json").stdout)
+    assert (again["session"], again["added"]) == (exported["session"], 0)
+    reports = run("import", str(database), "--json").stdout.splitlines()
+    assert len({json.loads(line)["session"] for line in reports}) == 2
+    handed = run("handoff", "pi", "--home", str(home), "--cwd", "/work/owls", "--json")
+    assert json.loads(handed.stdout)["session"] == exported["session"]
+    assert (database.read_bytes(), log.read_bytes()) == stored
+
+
+def test_new_rows_in_the_log_of_a_database_are_noticed(
+    home: Path, database: Path, tmp_path: Path
+) -> None:
+    index = SessionIndex(tmp_path / "index.json")
+    index.update(home, {})
+    assert SessionIndex(tmp_path / "index.json").update(home, {})
+    size = database.stat().st_size
+    OPEN_DATABASES[-1].execute("UPDATE session SET title = 'renamed' WHERE id = 'ses_other'")
+    OPEN_DATABASES[-1].commit()
+    assert database.stat().st_size == size
+    again = index.update(home, {})
+    assert index.read_count == 1
+    assert "renamed" in {one.title for one in again}
+
+
+def test_unknown_session_and_damaged_database_of_opencode(home: Path, database: Path) -> None:
+    done = CliRunner().invoke(cli, ["import", f"{database}#ses_none"])
+    assert done.exit_code == 2
+    assert "no session ses_none" in done.stderr
+    OPEN_DATABASES[-1].execute("ALTER TABLE message RENAME COLUMN data TO body")
+    OPEN_DATABASES[-1].commit()
+    done = CliRunner().invoke(cli, ["import", str(database)])
+    assert "no such column: data" in done.stderr
+    assert {row["program"] for row in json.loads(run("sessions", "--all", "--json").stdout)} == {
+        "claude",
+        "codex",
+        "opencode",
+    }
 
 
 @pytest.mark.parametrize("damage", ["cut off", "overwritten", "no frame", "no decoder"])

@@ -1,6 +1,8 @@
 """Sample session files of five programs: thinking, parallel calls, an image and an error."""
 
 import json
+import sqlite3
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ CALLS = ("call_owl_1", "call_owl_2")
 RESULTS = ("owl 1", "owl 2 failed")
 SEALED = "c2VhbGVkIGJ5IGl0cyBpc3N1ZXI="
 SESSION_ID = "11111111-2222-4333-8444-555555555555"
+OPEN_DATABASES: list[sqlite3.Connection] = []
 
 
 def write_lines(path: Path, records: list[dict[str, Any]]) -> Path:
@@ -194,6 +197,51 @@ def opencode_file(directory: Path, cwd: str) -> Path:
     path = directory / "opencode.json"
     path.write_text(json.dumps(document))
     return path
+
+
+def opencode_database(path: Path, export: Path, other_cwd: str) -> None:
+    """Write the session of an export, and an empty one of another folder, as opencode stores them.
+
+    The rows stay in the write-ahead log, as while opencode runs.
+    """
+    document = json.loads(export.read_text())
+    info = document["info"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.executescript(
+        """
+        CREATE TABLE session (id TEXT PRIMARY KEY, project_id TEXT, parent_id TEXT, slug TEXT,
+          directory TEXT, title TEXT, version TEXT, share_url TEXT, summary_files INTEGER,
+          tokens_input INTEGER, tokens_cache_read INTEGER, permission TEXT,
+          time_created INTEGER, time_updated INTEGER, time_archived INTEGER);
+        CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER,
+          time_updated INTEGER, data TEXT);
+        CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT,
+          time_created INTEGER, time_updated INTEGER, data TEXT);
+        """
+    )
+    sql = (
+        "INSERT INTO session (id, project_id, directory, title, version, summary_files, "
+        "tokens_input, tokens_cache_read, permission, time_created, time_updated) "
+        "VALUES (?, 'global', ?, ?, '1.18.33', 0, 22, 3, '[]', ?, ?)"
+    )
+    created = info["time"]["created"]
+    updated = int(datetime.now(UTC).timestamp() * 1000) + 60_000  # newer than other programs' files
+    rows = [(info["id"], info["directory"], info["title"]), ("ses_other", other_cwd, "other")]
+    for number, row in enumerate(rows):
+        database.execute(sql, (*row, created, updated + number))
+    for message in document["messages"]:
+        fields = {k: v for k, v in message["info"].items() if k not in ("id", "sessionID")}
+        values = (message["info"]["id"], info["id"], created, created, json.dumps(fields))
+        database.execute("INSERT INTO message VALUES (?, ?, ?, ?, ?)", values)
+        for part in message["parts"]:
+            names = ("id", "sessionID", "messageID")
+            data = json.dumps({k: v for k, v in part.items() if k not in names})
+            keys = (part["id"], message["info"]["id"], info["id"], created, created, data)
+            database.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", keys)
+    database.commit()
+    OPEN_DATABASES.append(database)  # closing it would move the rows out of the log
 
 
 def pi_file(directory: Path, cwd: str) -> Path:

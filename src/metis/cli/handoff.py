@@ -17,10 +17,13 @@ from metis.cli.render import loss_line, message_numbers
 from metis.cli.stored_sessions import find_session, on_store
 from metis.cli.text import count
 from metis.interchange.handoff_links import HandoffLink, HandoffLinks
+from metis.interchange.opencode_database import FORMAT as OPENCODE
+from metis.interchange.opencode_database import database_sessions, is_database
 from metis.interchange.programs import (
     PROGRAMS,
     Program,
     claude_directory,
+    marked_folder,
     program,
     write_new_file,
 )
@@ -66,7 +69,7 @@ class CurrentFile(NamedTuple):
     """The session file of a folder that a program wrote last."""
 
     program: Program
-    path: Path
+    source: Source
     changed_at: float
 
 
@@ -106,16 +109,17 @@ async def _session(
     store: Store, name: str | None, home: Path, environment: Mapping[str, str], cwd: Path
 ) -> tuple[SessionRecord, Sequence[Loss]]:
     """Return the session to hand over: the named one, or that of the folder that changed last."""
-    if name is not None and await asyncio.to_thread(Path(name).is_file):
-        return await _import(store, Source(Path(name)), cwd)
     if name is not None:
+        source = Source.of(name)
+        if await asyncio.to_thread(source.is_file):
+            return await _import(store, source, cwd)
         return await find_session(store, name), ()
     stored = await store.overviews(1, workspace_path=str(cwd))
     current = current_file(home, environment, cwd)
     if current is not None:
         stored_at = stored[0].session.updated_at.timestamp() if stored else 0.0
         if current.changed_at >= stored_at:
-            return await _import(store, Source(current.path), cwd, current.program.format)
+            return await _import(store, current.source, cwd, current.program.format)
     if not stored:
         hint = "give a session, or a folder with --cwd"
         raise StoreError(f"no program has a session in {cwd}", hint=hint)
@@ -151,12 +155,18 @@ def _newest_file(owner: Program, root: Path, cwd: Path) -> CurrentFile | None:
         # Claude Code names each directory after the folder of its sessions.
         pattern = f"{claude_directory(str(cwd))}/*.jsonl"
     files = [(path.stat().st_mtime, path) for path in root.glob(pattern) if path.is_file()]
-    # Programs that metis can write for may leave the folder out of the file, as gemini-cli does;
-    # such a file counts for every folder.
+    # Older files of programs that metis can write for may name no folder at all; such a file
+    # counts for every folder.
     accepted = (str(cwd),) if owner.new_path is None else (str(cwd), None)
     for changed_at, path in sorted(files, reverse=True)[:_MAX_OPENED]:
-        if _cwd_of(Source(path)) in accepted:
-            return CurrentFile(owner, path, changed_at)
+        source = Source(path)
+        if owner.format == OPENCODE and is_database(source):
+            session = next((s for s in database_sessions(source) if s.directory == str(cwd)), None)
+            if session is not None:
+                member = Source(path, member=session.id)
+                return CurrentFile(owner, member, session.updated_ms / 1000)
+        elif (_cwd_of(source) or marked_folder(path)) in accepted:
+            return CurrentFile(owner, source, changed_at)
     return None
 
 

@@ -202,7 +202,7 @@ def sources_of(paths: Sequence[str]) -> Iterator[tuple[Source, bool]]:
             for path in _files(Path(name)):
                 yield Source(path), False
         else:
-            yield Source(Path(name)), True
+            yield Source.of(name), True
 
 
 def _files(directory: Path) -> Iterator[Path]:

@@ -10,6 +10,7 @@ import msgspec
 from metis.canonical.blocks import TextBlock, ThinkingBlock
 from metis.canonical.errors import ForeignDocumentError
 from metis.canonical.message import Role
+from metis.interchange.database import MAGIC, open_database, table_names
 from metis.interchange.foreign_content import (
     Call,
     Part,
@@ -27,31 +28,7 @@ from metis.interchange.source import Source
 from metis.wire.json_access import Wire, maybe_count, maybe_object, maybe_text
 from metis.wire.response import new_usage
 
-_MAGIC = b"SQLite format 3\0"
 Row = sqlite3.Row
-
-
-def _open(source: Source, form: MessageListFormat) -> sqlite3.Connection:
-    """Open a database for reading only; the program may be using it."""
-    if source.path is None:
-        raise ForeignDocumentError("a database is read from a file only", format=form.name, line=1)
-    address = f"{source.path.absolute().as_uri()}?mode=ro"
-    connection = sqlite3.connect(address, uri=True, timeout=5)
-    connection.row_factory = sqlite3.Row
-    # A database is hostile input like any other file: it may not load code through its schema.
-    connection.execute("PRAGMA trusted_schema = OFF")
-    return connection
-
-
-def _tables(source: Source, form: MessageListFormat) -> set[str]:
-    if not source.sample().startswith(_MAGIC) or source.path is None:
-        return set()
-    try:
-        with closing(_open(source, form)) as database:
-            sql = "SELECT name FROM sqlite_master WHERE type = 'table'"
-            return {str(row["name"]) for row in database.execute(sql)}
-    except sqlite3.Error:
-        return set()
 
 
 class Llm(MessageListFormat):
@@ -62,14 +39,14 @@ class Llm(MessageListFormat):
 
     def fits(self, source: Source) -> bool:
         """Return whether the database has the tables of llm."""
-        tables = _tables(source, self)
+        tables = table_names(source, self.name)
         return {"responses", "conversations"} <= tables or {"threads", "turns", "parts"} <= tables
 
     def conversations(self, source: Source) -> Iterator[ForeignConversation]:
         """Yield the conversations of the database."""
-        tables = _tables(source, self)
+        tables = table_names(source, self.name)
         try:
-            with closing(_open(source, self)) as database:
+            with closing(open_database(source, self.name)) as database:
                 if {"threads", "turns", "parts"} <= tables:
                     yield from _llm_threads(database)
                 if {"responses", "conversations"} <= tables:
@@ -227,18 +204,18 @@ class OpenAiAgents(MessageListFormat):
 
     def fits(self, source: Source) -> bool:
         """Return whether it is a database of sessions, or the state of a run."""
-        if {"agent_sessions", "agent_messages"} <= _tables(source, self):
+        if {"agent_sessions", "agent_messages"} <= table_names(source, self.name):
             return True
         document = maybe_object(source.sample_document())
         return "$schemaVersion" in document and "generated_items" in document
 
     def conversations(self, source: Source) -> Iterator[ForeignConversation]:
         """Yield the sessions of a database, or the one of a state."""
-        if not source.sample().startswith(_MAGIC):
+        if not source.sample().startswith(MAGIC):
             yield self._run_state(source)
             return
         try:
-            with closing(_open(source, self)) as database:
+            with closing(open_database(source, self.name)) as database:
                 for session in database.execute("SELECT session_id FROM agent_sessions").fetchall():
                     sql = "SELECT message_data FROM agent_messages WHERE session_id = ? ORDER BY id"
                     rows = database.execute(sql, (session["session_id"],))

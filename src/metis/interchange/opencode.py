@@ -1,4 +1,4 @@
-"""Sessions of opencode: the form of its `export` and `import`, and its older storage directories.
+"""Sessions of opencode: its database, the form of its `export`, and older storage directories.
 
 A response of opencode holds several steps, each a call of the model, with the results inside of the
 calls. Here each step is a message, followed by a message for each result.
@@ -14,6 +14,7 @@ from metis.canonical.blocks import (
     ToolResultBlock,
 )
 from metis.canonical.message import Role
+from metis.interchange.opencode_database import database_documents, is_database
 from metis.interchange.opencode_records import (
     new_parts,
     new_record,
@@ -38,13 +39,15 @@ _read = msgspec.json.Decoder().decode
 
 
 class OpenCode(RecordFormat):
-    """`opencode export`, the files of `storage/session`, and the lines of `opencode run`."""
+    """`opencode.db`, `opencode export`, files of `storage/session`, lines of `opencode run`."""
 
     name = "opencode"
     system = "opencode"
 
     def fits(self, source: Source) -> bool:
-        """Return whether it is an export, a stored session, or the output of a run."""
+        """Return whether it is a database, an export, a stored session, or the output of a run."""
+        if is_database(source):
+            return True
         sample = source.sample()
         document = maybe_object(source.sample_document())
         if document:
@@ -62,6 +65,10 @@ class OpenCode(RecordFormat):
 
     def records(self, source: Source) -> Iterator[ForeignRecord]:
         """Yield the info of a session, then its messages, each with its parts."""
+        if is_database(source):
+            for document in database_documents(source, source.member):
+                yield from _numbered(document)
+            return
         first = maybe_object(next(iter(source.sample_records(1)), None))
         if isinstance(first.get("part"), dict):
             yield from _run_records(source)
@@ -72,9 +79,7 @@ class OpenCode(RecordFormat):
             messages = maybe_list(document.get("messages"))
         else:
             rest, messages = {"info": document}, list(_stored_messages(document, source.path))
-        yield ForeignRecord(1, rest, write_json(rest))
-        for number, value in enumerate(messages, 2):
-            yield ForeignRecord(number, value, write_json(value))
+        yield from _numbered([rest, *messages])
 
     def join(self, records: Iterable[bytes]) -> bytes:
         """Return the document that `opencode import` reads."""
@@ -110,13 +115,20 @@ class OpenCode(RecordFormat):
     # Reading
 
     def read(self, source: Source) -> Iterator[ForeignSession]:
-        """Yield the session of a file."""
+        """Yield the session of a file, or every session of a database."""
+        if is_database(source):
+            for document in database_documents(source, source.member):
+                yield self._session(_numbered(document), source.identity)
+        else:
+            yield self._session(self.records(source), source.identity)
+
+    def _session(self, records: Iterable[ForeignRecord], identity: str) -> ForeignSession:
         draft: SessionDraft | None = None
-        for record in self.records(source):
+        for record in records:
             info = maybe_object(record.fields.get("info"))
             if draft is None:
                 foreign_id = maybe_text(info.get("id")) or maybe_text(info.get("sessionID"))
-                draft = SessionDraft(self, foreign_id or source.identity)
+                draft = SessionDraft(self, foreign_id or identity)
                 draft.cwd = maybe_text(info.get("directory")) or ""
                 draft.title = maybe_text(info.get("title")) or ""
                 draft.version = maybe_text(info.get("version")) or ""
@@ -132,7 +144,7 @@ class OpenCode(RecordFormat):
             steps = user_messages(parts, record.at, draft) if role == "user" else None
             messages = steps or list(response_messages(info, parts, record.at, draft))
             draft.add_unit(messages, [record], self.store_unit)
-        yield (draft or SessionDraft(self, source.identity)).session()
+        return (draft or SessionDraft(self, identity)).session()
 
     # Writing
 
@@ -198,6 +210,11 @@ class OpenCode(RecordFormat):
                 parts[index] = {**part, "state": {**state, **result_state(block)}}
                 return {**record, "parts": parts}
         return None
+
+
+def _numbered(values: Iterable[Any]) -> Iterator[ForeignRecord]:
+    for number, value in enumerate(values, 1):
+        yield ForeignRecord(number, value, write_json(value))
 
 
 def _run_records(source: Source) -> Iterator[ForeignRecord]:

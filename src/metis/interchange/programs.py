@@ -14,6 +14,7 @@ from metis.canonical.ids import new_ulid
 
 Environment = Mapping[str, str]
 _GEMINI_MARKER = ".project_root"
+_MAX_MARKER = 4096
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9-]")
 
 
@@ -86,6 +87,19 @@ def _gemini_project(root: Path, cwd: str) -> str:
     return next(name for name in names if not (root / name).exists())
 
 
+def marked_folder(path: Path) -> str | None:
+    """Return the folder of a session file of gemini-cli, which is in a file beside it.
+
+    None for files of other programs.
+    """
+    marker = path.parent.parent / _GEMINI_MARKER
+    try:
+        with marker.open(encoding="utf-8", errors="replace") as file:
+            return file.read(_MAX_MARKER).strip() or None
+    except OSError:
+        return None
+
+
 def _gemini_prepare(root: Path, cwd: str) -> None:
     """Mark the project's directory as that of the folder; gemini-cli adds it to its list."""
     marker = root / _gemini_project(root, cwd) / _GEMINI_MARKER
@@ -147,7 +161,13 @@ PROGRAMS: Sequence[Program] = (
         _pi_path,
         ("pi", "--session", "{path}"),
     ),
-    # Sessions of the others are only read.
+    # Sessions of the others are only read. The database of opencode is written by its `import`.
+    Program(
+        "opencode",
+        "opencode",
+        _directory("XDG_DATA_HOME", ".local", "share", below=("opencode",)),
+        "opencode*.db",
+    ),
     Program(
         "codex-archive",
         "codex",

@@ -1,16 +1,21 @@
 """Index: the sessions of every program on this machine; only changed files are read again."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from metis.interchange.programs import Environment, session_files
-from metis.interchange.source import Source, parse_record
+from metis.canonical.errors import ForeignDocumentError
+from metis.interchange.opencode_database import FORMAT as OPENCODE
+from metis.interchange.opencode_database import database_sessions, is_database
+from metis.interchange.programs import Environment, marked_folder, session_files
+from metis.interchange.source import MEMBER_MARK, Source, file_state, member_name, parse_record
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 _CHUNK = 1024 * 1024
@@ -23,13 +28,16 @@ _ID_KEYS = ("sessionId", "session_id", "sessionID", "id")
 
 
 class IndexedSession(Struct, frozen=True, kw_only=True):
-    """One session file: what a list shows of it, and when it is to be read again."""
+    """One session: what a list shows of it, and the state of its file when that was read."""
 
     program: str
     format: str
     path: str
+    """The file; for one session of a database, followed by its id (`opencode.db#ses_1`)."""
     size: int
     changed_ns: int
+    file_ns: int = 0
+    """When the file changed; a session of a database may have changed earlier."""
     id: str = ""
     cwd: str = ""
     title: str = ""
@@ -42,37 +50,36 @@ class SessionIndex:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._sessions: dict[str, IndexedSession] = {}
+        self._sessions: dict[str, list[IndexedSession]] = {}
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             stored = msgspec.json.decode(path.read_bytes(), type=list[IndexedSession])
-            self._sessions = {session.path: session for session in stored}
+            self._sessions = _by_file(stored)
         self.read_count = 0
         """How many files were read by the last update."""
 
     def update(self, home: Path, environment: Environment) -> list[IndexedSession]:
         """Return the sessions of all programs, newest first; only changed files are read."""
         self.read_count = 0
-        current: dict[str, IndexedSession] = {}
+        current: dict[str, list[IndexedSession]] = {}
         for program, path in session_files(home, environment):
             try:
-                status = path.stat()
+                size, changed_ns = file_state(path)
             except OSError:
                 continue
             stored = self._sessions.get(str(path))
-            if stored is None or (stored.size, stored.changed_ns) != (
-                status.st_size,
-                status.st_mtime_ns,
-            ):
+            if stored is None or (stored[0].size, stored[0].file_ns) != (size, changed_ns):
                 self.read_count += 1
-                stored = index_file(program.name, program.format, path, status)
-            current[str(path)] = stored
+                stored = index_file(program.name, program.format, path)
+            if stored:
+                current[str(path)] = stored
         if current != self._sessions:
             self._sessions = current
             self._save()
-        return sorted(current.values(), key=lambda one: one.changed_ns, reverse=True)
+        sessions = chain.from_iterable(current.values())
+        return sorted(sessions, key=lambda one: one.changed_ns, reverse=True)
 
     def _save(self) -> None:
-        data = msgspec.json.encode(list(self._sessions.values()))
+        data = msgspec.json.encode(list(chain.from_iterable(self._sessions.values())))
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with suppress(OSError):  # the index only saves time
@@ -82,8 +89,46 @@ class SessionIndex:
             draft.replace(self._path)
 
 
-def index_file(program: str, form: str, path: Path, status: os.stat_result) -> IndexedSession:
-    """Return what a list shows of a session file: its beginning is parsed, the rest counted."""
+def _by_file(sessions: Iterable[IndexedSession]) -> dict[str, list[IndexedSession]]:
+    files: dict[str, list[IndexedSession]] = {}
+    for session in sessions:
+        path = session.path.removesuffix(f"{MEMBER_MARK}{session.id}")
+        files.setdefault(path, []).append(session)
+    return files
+
+
+def index_file(program: str, form: str, path: Path) -> list[IndexedSession]:
+    """Return what a list shows of the sessions of a file: one, or those of a database."""
+    size, changed_ns = file_state(path)
+    shared = IndexedSession(
+        program=program,
+        format=form,
+        path=str(path),
+        size=size,
+        changed_ns=changed_ns,
+        file_ns=changed_ns,
+    )
+    if form == OPENCODE and is_database(Source(path)):
+        return list(_database_entries(shared, path))
+    return [_file_entry(shared, path)]
+
+
+def _database_entries(shared: IndexedSession, path: Path) -> Iterator[IndexedSession]:
+    with suppress(ForeignDocumentError):
+        for session in database_sessions(Source(path)):
+            yield replace(
+                shared,
+                path=member_name(path, session.id),
+                changed_ns=session.updated_ms * 1_000_000,
+                id=session.id,
+                cwd=session.directory,
+                title=session.title[:_MAX_TITLE],
+                records=session.message_count,
+            )
+
+
+def _file_entry(shared: IndexedSession, path: Path) -> IndexedSession:
+    """Return the entry of a file with one session: its beginning is parsed, the rest counted."""
     facts = _Facts()
     records = 0
     with suppress(OSError, ValueError), Source(path).open() as file:
@@ -92,14 +137,10 @@ def index_file(program: str, form: str, path: Path, status: os.stat_result) -> I
         records = head.count(b"\n")
         while chunk := file.read(_CHUNK):
             records += chunk.count(b"\n")
-    return IndexedSession(
-        program=program,
-        format=form,
-        path=str(path),
-        size=status.st_size,
-        changed_ns=status.st_mtime_ns,
+    return replace(
+        shared,
         id=facts.id or path.name.partition(".")[0],
-        cwd=facts.cwd,
+        cwd=facts.cwd or marked_folder(path) or "",
         title=facts.title,
         records=records,
     )

@@ -6,10 +6,11 @@ reported as such. Every size is bounded, because a file may come from anywhere.
 
 import hashlib
 import io
+import os
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, Self, cast
 
 import msgspec
 
@@ -22,11 +23,42 @@ MAX_RECORDS = 10_000_000
 """How many lines of one file are read."""
 SAMPLE_BYTES = 256 * 1024
 """How much of a file is read to recognise its format."""
+MEMBER_MARK = "#"
+"""Stands between the name of a database and the id of one of its sessions."""
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
+_DATABASE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 _MAX_ZSTD_WINDOW = 128 * 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _read_json = msgspec.json.Decoder().decode
+
+
+def member_name(path: Path, member: str) -> str:
+    """Return the name of one session in a file of several; without a session, that of the file."""
+    return f"{path}{MEMBER_MARK}{member}" if member else str(path)
+
+
+def file_state(path: Path) -> tuple[int, int]:
+    """Return size and time of change of a file; for a database with those of its log.
+
+    Raises:
+        OSError: the file cannot be looked at.
+    """
+    status = path.stat()
+    log = log_of(path)
+    if log is None:
+        return status.st_size, status.st_mtime_ns
+    return status.st_size + log.st_size, max(status.st_mtime_ns, log.st_mtime_ns)
+
+
+def log_of(path: Path) -> os.stat_result | None:
+    """Return the status of a write-ahead log: SQLite writes changes there first. None if empty."""
+    if path.suffix not in _DATABASE_SUFFIXES:
+        return None
+    with suppress(OSError):
+        status = path.with_name(f"{path.name}-wal").stat()
+        return status if status.st_size else None
+    return None
 
 
 class ForeignRecord(NamedTuple):
@@ -49,22 +81,36 @@ class ForeignRecord(NamedTuple):
 
 
 class Source:
-    """A file, or the bytes of one."""
+    """A file, the bytes of one, or one session of a database with several."""
 
-    def __init__(self, path: Path | None, data: bytes | None = None) -> None:
+    def __init__(self, path: Path | None, data: bytes | None = None, *, member: str = "") -> None:
         self.path = path
+        self.member = member
+        """The id of the only session to read of a database; empty for all of them."""
         self._data = data
         self._sample: bytes | None = None
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """Return the file of a name, or one session of it: `opencode.db#ses_1`."""
+        file, mark, member = name.rpartition(MEMBER_MARK)
+        if mark and not Path(name).exists() and Path(file).is_file():
+            return cls(Path(file), member=member)
+        return cls(Path(name))
 
     @property
     def name(self) -> str:
         """The name of the file, for people."""
-        return "-" if self.path is None else str(self.path)
+        return "-" if self.path is None else member_name(self.path, self.member)
 
     @property
     def identity(self) -> str:
         """What tells this file from others; empty for bytes that came from nowhere."""
-        return "" if self.path is None else str(self.path.absolute())
+        return "" if self.path is None else member_name(self.path.absolute(), self.member)
+
+    def is_file(self) -> bool:
+        """Return whether there is a regular file of this name."""
+        return self.path is not None and self.path.is_file()
 
     def content_digest(self) -> str:
         """Return a checksum of the beginning, for a file without any other identity."""
@@ -85,10 +131,9 @@ class Source:
         if self.path is None:
             return True
         try:
-            status = self.path.stat()
+            current = file_state(self.path)
         except OSError:
             return True  # whoever reads it reports the error
-        current = status.st_size, status.st_mtime_ns
         has_changed = states.get(self.identity) != current
         states[self.identity] = current
         return has_changed
