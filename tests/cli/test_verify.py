@@ -57,7 +57,7 @@ def test_invalid_line_is_reported_and_the_rest_is_checked(tmp_path: Path) -> Non
     assert done.exit_code == 1
     first, second = done.stderr.splitlines()
     assert first.startswith(named(tmp_path, "LOG:2: $: not JSON"))
-    assert second == named(tmp_path, "LOG:3: $: neither a request nor a response is recorded")
+    assert second == named(tmp_path, "LOG:3: $: the recording has neither a request nor a response")
     assert "  ✓ parse                    2 of 2" in done.stdout
     assert "  ✗ 2 lines could not be read" in done.stdout
 

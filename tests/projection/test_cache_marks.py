@@ -115,7 +115,7 @@ def test_without_cache_marks_only_an_explicit_ttl_is_a_loss() -> None:
     planned = project(given, PLAIN)
     assert marks(planned.messages) == []
     (loss,) = planned.losses
-    assert loss.reason == "no cache lives 1h here"
+    assert loss.reason == "the target has no cache with a lifetime of 1h"
     assert given[0].metadata.hints == (short(),)
 
 

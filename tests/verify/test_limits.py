@@ -29,7 +29,7 @@ def test_number_out_of_target_range_is_a_fault() -> None:
     request = CanonicalRequest((user("Hi."),), (), AdapterOptions(temperature=1.7))
     hot = Hot(replace(adapters.get("anthropic").profile, default_model="claude-sonnet-4-0"))
     faults = [*limit_faults(adapters.get("openai"), request, [hot])]
-    assert faults == ["to anthropic: temperature is 1.7, and not 0 to 1"]
+    assert faults == ["to anthropic: temperature is 1.7, not 0 to 1"]
 
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "openai"])

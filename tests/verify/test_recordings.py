@@ -54,7 +54,7 @@ def test_every_law_is_described() -> None:
         (b"{", "$: not JSON"),
         (b"[]", "$: expected object, got array"),
         (b'{"status":"x"}', "$.status: expected integer or null, got string"),
-        (b'{"id":"x"}', "$: neither a request nor a response is recorded"),
+        (b'{"id":"x"}', "$: the recording has neither a request nor a response"),
         (b'{"raw_b64":"?"}', "$.raw_b64: not base64"),
         (b'{"request":[]}', "$.request: expected object or null, got array"),
     ],
@@ -187,7 +187,7 @@ def test_echo_law_ignores_content_without_request_form() -> None:
 def test_handwritten_echo_may_match_no_response() -> None:
     page = recorded(response_text="method=POST", recorded="hand_made")
     findings = check_laws(page, OLLAMA)
-    assert findings.notes[0].startswith("made by hand, and refused: $: not JSON")
+    assert findings.notes[0].startswith("written by hand, and refused: $: not JSON")
     assert {verdict.faults for verdict in findings.verdicts} == {()}
     assert faults(replace(page, recorded="yes"))[Law.PARSE] != ()
 
@@ -213,7 +213,7 @@ def test_broken_adapter_is_detected() -> None:
     }
     verdicts = check_laws(recorded(sse=STREAM), forgetful).verdicts
     (stream,) = (each for each in verdicts if each.law is Law.STREAM)
-    assert stream.faults == ("the answer is another one as a plain response",)
+    assert stream.faults == ("the plain response has another content",)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_broken_adapter_is_detected() -> None:
         ({"a": [1, {"b": None}]}, {"a": [1, {"b": None}]}, []),
         (1, True, ["$: was integer 1, is boolean true"]),
         (1, 1.0, ["$: was integer 1, is number 1.0"]),
-        ({"a": 1}, {"b": 1}, ["$.a: is gone", "$.b: is new"]),
+        ({"a": 1}, {"b": 1}, ["$.a: is missing", "$.b: is new"]),
         ([1, 2], [1], ["$: was array of 2 items, is array of 1 item"]),
         ({"x y": ["a"]}, {"x y": ["b"]}, ['$["x y"][0]: was string "a", is string "b"']),
     ],

@@ -1,4 +1,4 @@
-"""Projection: one step from a canonical history to what a target can carry, with its losses."""
+"""Projection: fitting a canonical history to what a target accepts, and the resulting losses."""
 
 from metis.projection.blocks import SIGNATURE_ON_NEXT, thinking_refusal
 from metis.projection.cache_marks import LONG_TTL, Boundary, Section, system_message

@@ -1,4 +1,4 @@
-"""Content blocks on their way to a target: sealed parts to issuers, media where it is accepted."""
+"""Projection of content blocks: sealed parts, media, citations, tool results, signatures."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -38,11 +38,11 @@ from metis.projection.target import Target, foreign_maker, is_native
 from metis.projection.tool_calls import call_as_text
 
 SIGNATURE_ON_NEXT = "signature_on_next"
-"""The format of thinking without text: it holds the signature of the block that follows it."""
+"""The format of thinking without text whose signature belongs to the next block."""
 
 _THINKING = (ThinkingBlock, RedactedThinkingBlock)
 _DROPPED_SILENTLY = (*_THINKING, OpaqueBlock, UnknownBlock)
-"""Blocks that leave no note behind, because a model cannot make use of one."""
+"""Blocks that are dropped without a note in their place, which would not help the model."""
 
 
 def project_blocks(
@@ -50,8 +50,8 @@ def project_blocks(
 ) -> tuple[Message, list[Media]]:
     """Return the message with the blocks that the target accepts in a role, and displaced media.
 
-    Media that a result cannot hold but a user message can is returned, to be sent behind the
-    results (T27).
+    Displaced media is accepted in a user message but not in a tool result: it has to be sent in a
+    user message after the results (T27).
     """
     content: list[IndexedBlock] = []
     displaced: list[Media] = []
@@ -78,7 +78,7 @@ def project_blocks(
 
 def _drop_blank_text(content: list[IndexedBlock], message: Message, recorder: LossRecorder) -> bool:
     """Drop blank text from `content`; return whether there was any."""
-    # Beside thinking even an empty block stays: a signature covers all blocks around it (T39, T88).
+    # With thinking even an empty text stays, because signatures cover adjacent blocks (T39, T88).
     if any(isinstance(block, _THINKING) for _, block in content):
         return False
     count = len(content)
@@ -97,8 +97,8 @@ def _drop_last_thinking(
     content: list[IndexedBlock], message: Message, recorder: LossRecorder
 ) -> bool:
     """Drop thinking at the end of a response from `content`; return whether there was any."""
-    # OpenAI refuses a reasoning item without the item that followed it (T62). A response that it
-    # stores is named by its id, and not sent again.
+    # OpenAI rejects a reasoning item without the item that followed it (T62). With a stored history
+    # the response is not sent again, so that nothing is missing.
     count = len(content)
     while content and isinstance(content[-1][1], _THINKING) and not recorder.target.stores_history:
         index, block = content.pop()
@@ -108,11 +108,11 @@ def _drop_last_thinking(
 
 
 def has_foreign_thinking(message: Message, target: Target) -> bool:
-    """Whether a client sent sealed parts of another issuer, which it got through us."""
+    """Whether a message contains sealed parts of another issuer than the target."""
     return any(
         (
             isinstance(block, ThinkingBlock | RedactedThinkingBlock)
-            # A scope names one host or account, and codecs name none.
+            # Issuers that adapters set contain `@host` or `@account`; codecs set only the protocol.
             or (isinstance(block, OpaqueBlock) and "@" in block.issuer)
         )
         and block.issuer is not None
@@ -124,7 +124,7 @@ def has_foreign_thinking(message: Message, target: Target) -> bool:
 def _project_block(
     block: ContentBlock, role: Role, message: Message, path: str, recorder: LossRecorder
 ) -> ContentBlock | None:
-    """Return a block as the target accepts it: as it is, as text, as a note, or not at all."""
+    """Return a block as the target accepts it: unchanged, as text, as a note, or None."""
     target = recorder.target
     if isinstance(block, TextBlock):
         return _project_citations(block, message, path, recorder)
@@ -135,7 +135,7 @@ def _project_block(
         reason = "the response was cut off before its thinking was sealed"
     if isinstance(block, DocumentBlock) and block.source.kind == "text":
         is_refused = reason is not None or not target.accepts_text_documents
-        # As text alone it would lose what it is called, and what it is about.
+        # As a document without a label it would lose its name and context; as text it keeps both.
         is_refused = is_refused or _has_unaccepted_label(block, target)
         if is_refused and block.source.data.strip():
             reason = reason or "documents of plain text are not accepted"
@@ -162,7 +162,7 @@ def _as_text(block: ContentBlock, target: Target) -> TextBlock | None:
     if isinstance(block, ThinkingBlock) and target.include_thinking and block.text.strip():
         return TextBlock(f"<thinking>\n{block.text}\n</thinking>")
     if isinstance(block, OpaqueBlock) and block.kind == "compaction":
-        # The summary may be all that is left of earlier messages; OpenAI's is encrypted (T222).
+        # The summary may replace all earlier messages; that of OpenAI is encrypted (T222).
         summary = cast("Mapping[str, object]", block.data or {}).get("content")
         if isinstance(summary, str) and summary.strip():
             return TextBlock(f"Summary of the conversation so far:\n{summary}")
@@ -172,23 +172,23 @@ def _as_text(block: ContentBlock, target: Target) -> TextBlock | None:
 def _project_media(
     block: Media | ArtifactBlock, message: Message, path: str, recorder: LossRecorder
 ) -> Media | ArtifactBlock:
-    normal = normalise_media(block)
-    if normal.media_type != block.media_type:
-        reason = f"its bytes are {normal.media_type}, not {block.media_type}"
+    media = normalise_media(block)
+    if media.media_type != block.media_type:
+        reason = f"its bytes are {media.media_type}, not {block.media_type}"
         recorder.record_altered(message, block.type, path, reason)
-    elif normal is not block:
+    elif media is not block:
         recorder.record_altered(message, block.type, path, "its base64 is written in standard form")
-    if isinstance(normal, ImageBlock) and recorder.target.large_image_side is not None:
-        return _project_image_size(normal, message, path, recorder)
-    if isinstance(normal, DocumentBlock) and media_refusal(normal, recorder.target) is not None:
-        return as_text_document(normal)
-    return normal
+    if isinstance(media, ImageBlock) and recorder.target.large_image_side is not None:
+        return _project_image_size(media, message, path, recorder)
+    if isinstance(media, DocumentBlock) and media_refusal(media, recorder.target) is not None:
+        return as_text_document(media)
+    return media
 
 
 def _project_image_size(
     image: ImageBlock, message: Message, path: str, recorder: LossRecorder
 ) -> ImageBlock:
-    # Anthropic refuses images over 8000 pixels, and over 2000 if there are many (T90).
+    # Anthropic rejects images over 8000 pixels, and over 2000 in a request with many (T90).
     target = recorder.target
     size = size_if_larger(image, target.max_image_side)
     if size is None:
@@ -207,7 +207,7 @@ def _project_image_size(
 def _project_citations(
     block: TextBlock, message: Message, path: str, recorder: LossRecorder
 ) -> TextBlock:
-    # A citation of another provider names documents that the target never received (T198).
+    # A citation of another provider refers to documents that the target does not have (T198).
     target, kinds = recorder.target, recorder.target.citation_kinds
     if not target.accepts_foreign_citations and message.metadata.origin not in target.issuers:
         kinds = frozenset[str]()
@@ -224,7 +224,7 @@ def _project_citations(
 def project_result(
     result: ToolResultBlock, message: Message, path: str, recorder: LossRecorder
 ) -> tuple[ToolResultBlock, list[Media]]:
-    """Return a result with the blocks that the target accepts in one, and displaced media."""
+    """Return a result with the blocks that the target accepts in results, and displaced media."""
     target = recorder.target
     content: list[ContentBlock] = []
     displaced: list[Media] = []
@@ -254,8 +254,8 @@ def project_result(
             sent = _note(block)
         if sent is not None:
             content.append(sent)
-    same = are_identical(content, result.content)
-    return (result if same else replace(result, content=tuple(content))), displaced
+    is_unchanged = are_identical(content, result.content)
+    return (result if is_unchanged else replace(result, content=tuple(content))), displaced
 
 
 def _is_accepted_in_result(block: ContentBlock, target: Target) -> bool:
@@ -275,7 +275,7 @@ _ROLES_OF: Mapping[type, frozenset[Role]] = {
     AudioBlock: frozenset({Role.USER}),
     VideoBlock: frozenset({Role.USER}),
 }
-"""The roles whose messages may have a block in every protocol; text may be in all."""
+"""The roles whose messages may contain a block in any protocol; text is allowed in all roles."""
 
 
 def _role_refusal(block: ContentBlock, role: Role) -> str | None:
@@ -286,7 +286,7 @@ def _role_refusal(block: ContentBlock, role: Role) -> str | None:
 def _refusal(  # noqa: PLR0911 - one line per type
     block: ContentBlock, role: Role, message: Message, target: Target
 ) -> str | None:
-    """Return why a target does not accept a block; None if it does."""
+    """Return the reason why a target does not accept a block; None if it accepts it."""
     match block:
         case ThinkingBlock() | RedactedThinkingBlock():
             return thinking_refusal(block, message, target)
@@ -316,7 +316,7 @@ def _artifact_refusal(block: ArtifactBlock, target: Target) -> str | None:
 
 
 def _is_cut_off(block: ThinkingBlock, message: Message, target: Target) -> bool:
-    # OpenAI stores only complete responses: the id of a cut-off one means nothing to it (T64).
+    # OpenAI stores only complete responses, so that ids of a truncated one are invalid (T64).
     is_complete = message.metadata.status is MessageStatus.COMPLETE
     return target.accepts_thinking_ids and not block.signature and not is_complete
 
@@ -324,7 +324,7 @@ def _is_cut_off(block: ThinkingBlock, message: Message, target: Target) -> bool:
 def thinking_refusal(
     block: ThinkingBlock | RedactedThinkingBlock, message: Message, target: Target
 ) -> str | None:
-    """Return why a target does not accept thinking; None if it does."""
+    """Return the reason why a target does not accept thinking; None if it accepts it."""
     if not target.accepts_thinking:
         return "the model does not accept thinking blocks"
     # Thinking without an issuer was sealed by the provider of the response (T40).
@@ -362,13 +362,13 @@ def _without_context(
 
 
 def _has_unaccepted_label(block: DocumentBlock, target: Target) -> bool:
-    """Whether a plain text would lose its name or its context at a target that sends it as text."""
+    """Whether a document has a name or context that the target does not accept."""
     has_label = bool(block.name or block.context)
     return has_label and not target.accepts_document_context
 
 
 def _note(block: ContentBlock) -> TextBlock:
-    # A note informs the model that there was something; a transcript replaces audio.
+    # The note tells the model that content is missing; a transcript replaces audio.
     name = getattr(block, "name", None) or getattr(block, "media_type", None) or ""
     note = f"[{block.type} {name}: not shown to this model]".replace(" :", ":")
     transcript = cast("str | None", getattr(block, "transcript", None))
@@ -376,7 +376,7 @@ def _note(block: ContentBlock) -> TextBlock:
 
 
 def sign_calls(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Return the messages with the target's placeholder where calls need a signature (T56, T57)."""
+    """Return the messages with placeholders for missing signatures of calls (T56, T57)."""
     # One signature covers all calls of a response, so only the first call gets one.
     target = recorder.target
     return [
@@ -405,8 +405,8 @@ def sign_call(message: Message, first: int, recorder: LossRecorder) -> Message:
     target = recorder.target
     reason = "a call of another model; the target's placeholder replaces its signature"
     recorder.record_synthesised(message, "thinking", f"$.content[{first}]", reason)
-    seal = _placeholder(target.placeholder_signature, target.adapter)
-    content = (*message.content[:first], seal, *message.content[first:])
+    placeholder = _placeholder(target.placeholder_signature, target.adapter)
+    content = (*message.content[:first], placeholder, *message.content[first:])
     return replace(message, content=content)
 
 

@@ -1,8 +1,8 @@
-"""Cache marks: which blocks end a reusable prefix of a request.
+"""Cache marks: the blocks at which a reusable prefix of a request ends.
 
-A hint in the metadata of a message says where a prefix ends. The plan turns the hints of a history
-into marks that the target accepts, and leaves them as the hints of the projected messages: a codec
-writes exactly these. Marks that a client set itself are kept and counted.
+A cache hint in the metadata of a message is a request for a mark. `plan_cache_marks` replaces the
+hints of a history by those that the target accepts as marks; a codec encodes exactly these. Marks
+that a client of the target has set are not changed, but count towards the limit.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,15 +28,15 @@ from metis.projection.loss import LossRecorder
 from metis.projection.target import Target, is_native
 
 SHORT_TTL, LONG_TTL = "5m", "1h"
-"""The two lifetimes of a mark; the short one is the default."""
+"""The two lifetimes of a cached prefix; the short one is the default."""
 
 _INSTRUCTION_ROLES = (Role.SYSTEM, Role.DEVELOPER)
 _LOOKBACK_BLOCKS = 20
 """How many blocks before a mark Anthropic searches for a mark of an earlier request (T179)."""
 _CHARACTERS_PER_TOKEN = 3
-"""Fewer than a token usually has, so that no prefix is reported as short that is not."""
+"""A low estimate of characters per token, so that no long prefix is reported as short."""
 _MEDIA_CHARACTERS = 3000
-"""What an image or a document counts as."""
+"""The estimated characters of an image or a document."""
 
 
 class Boundary(StrEnum):
@@ -52,9 +52,9 @@ class Section(Struct, frozen=True, kw_only=True):
 
     text: str
     ends: Boundary | None = None
-    """The boundary that this section ends, if it is the last of its kind."""
+    """The boundary at the end of this section, if there is one."""
     ttl: str | None = None
-    """How long the prefix up to there is cached, `5m` or `1h`."""
+    """The lifetime of the prefix up to this boundary, `5m` or `1h`."""
 
 
 def system_message(
@@ -64,10 +64,10 @@ def system_message(
     *,
     marked: Collection[Boundary] = tuple(Boundary),
 ) -> Message:
-    """Return the system message of some sections, one text each, with hints at the boundaries.
+    """Return a system message with one text per section, and hints at the boundaries.
 
-    What seldom changes should come first. A blank section has no text; a boundary that it ends
-    moves to the text before it.
+    Sections that rarely change should be first. A blank section is left out; its boundary moves to
+    the text before it.
     """
     content: list[ContentBlock] = []
     ends: dict[Boundary, CacheHint] = {}
@@ -88,12 +88,12 @@ def system_message(
 
 
 class _Mark(Struct):
-    """A block that is to be marked."""
+    """A planned mark: the hint of one message."""
 
     message_index: int
     hint: CacheHint
     is_native: bool
-    """Whether a client of the target set it."""
+    """Whether a client of the target has set the mark."""
 
 
 def plan_cache_marks(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
@@ -118,12 +118,12 @@ def plan_cache_marks(messages: Sequence[Message], recorder: LossRecorder) -> lis
 
 
 def _without_marks(message: Message, recorder: LossRecorder) -> Message:
-    # A hint without a lifetime is only a wish; one with a lifetime is missed, and so a loss.
+    # Losing a hint with the default lifetime only costs money; an explicit long one is a loss.
     if is_native(message, recorder.target):
         return message
     for hint in message.metadata.hints:
         if hint.ttl not in (None, SHORT_TTL):
-            reason = f"no cache lives {hint.ttl} here"
+            reason = f"the target has no cache with a lifetime of {hint.ttl}"
             recorder.record_dropped(message, "hint", "$.metadata.hints", reason)
     return _with_hints(message, ())
 
@@ -154,7 +154,7 @@ def _possible_marks(messages: Sequence[Message], recorder: LossRecorder) -> list
 
 
 def _last_markable(content: Sequence[ContentBlock], after: int, target: Target) -> int | None:
-    # Anthropic refuses marks on thinking and on blank text (T172).
+    # Anthropic rejects marks on thinking and on blank text (T172).
     indexes = range(min(after, len(content) - 1), -1, -1)
     return next((index for index in indexes if _is_markable(content[index], target)), None)
 
@@ -172,26 +172,26 @@ def _is_markable(block: ContentBlock, target: Target) -> bool:
 
 
 def _choose(messages: Sequence[Message], marks: list[_Mark], limit: int) -> list[_Mark]:
-    """Return at most that many marks, with all that a client set (T170)."""
-    # The last marks stay, which the next request reads, and a first one on the instructions, which
-    # every request shares.
-    ours = [mark for mark in marks if not mark.is_native]
-    free = max(0, limit - (len(marks) - len(ours)))
-    if len(ours) <= free:
+    """Return at most `limit` marks, including all marks of a client (T170)."""
+    # The last marks are chosen, which the next request reads, and the first one if it is on the
+    # instructions, which all requests share.
+    hinted = [mark for mark in marks if not mark.is_native]
+    available = max(0, limit - (len(marks) - len(hinted)))
+    if len(hinted) <= available:
         return marks
-    chosen = ours[len(ours) - free :]
-    if free > 1 and messages[ours[0].message_index].role in _INSTRUCTION_ROLES:
-        chosen = [ours[0], *chosen[1:]]
-    return [mark for mark in marks if mark.is_native or any(mark is one for one in chosen)]
+    chosen = hinted[len(hinted) - available :]
+    if available > 1 and messages[hinted[0].message_index].role in _INSTRUCTION_ROLES:
+        chosen = [hinted[0], *chosen[1:]]
+    return [mark for mark in marks if mark.is_native or any(mark is other for other in chosen)]
 
 
 def _rolling_marks(
     messages: Sequence[Message], marks: list[_Mark], recorder: LossRecorder
 ) -> list[_Mark]:
-    """Return marks behind the last one, no farther apart than the target searches (T179)."""
-    # A request finds a cached prefix only if its mark is within 20 blocks of one of its own.
-    free = recorder.target.cache_marks - len(marks)
-    if free <= 0 or not marks:
+    """Return additional marks after the last one, within the distance that is searched (T179)."""
+    # Anthropic finds a cached prefix only within 20 blocks before a mark of the new request.
+    available = recorder.target.cache_marks - len(marks)
+    if available <= 0 or not marks:
         return []
     last = marks[-1]
     positions = [
@@ -200,20 +200,20 @@ def _rolling_marks(
         for index in range(len(message.content))
         if (message_index, index) > (last.message_index, last.hint.after)
     ]
-    more: list[_Mark] = []
+    added: list[_Mark] = []
     candidates, gap = positions, len(positions)
-    while candidates and gap > _LOOKBACK_BLOCKS and len(more) < free:
+    while candidates and gap > _LOOKBACK_BLOCKS and len(added) < available:
         position = _last_position(messages, candidates, recorder.target)
         if position is None:
             break
         message_index, index = position
-        reason = "many blocks follow the mark before it, so one more is set"
+        reason = f"more than {_LOOKBACK_BLOCKS} blocks follow the previous mark; a mark is added"
         path = f"$.content[{index}]"
         recorder.record_synthesised(messages[message_index], "hint", path, reason)
-        more.append(_Mark(message_index, CacheHint(after=index), is_native=False))
+        added.append(_Mark(message_index, CacheHint(after=index), is_native=False))
         gap = positions.index(position) + 1
         candidates = positions[: max(gap - _LOOKBACK_BLOCKS, 0)]
-    return more[::-1]
+    return added[::-1]
 
 
 def _last_position(
@@ -231,18 +231,18 @@ def _last_position(
 def _report_short_prefix(
     messages: Sequence[Message], marks: list[_Mark], recorder: LossRecorder
 ) -> None:
-    # Anthropic ignores marks on short prefixes without an error: nothing would be cached (T179).
-    least = recorder.target.min_cached_tokens
-    if not least or not marks or marks[-1].is_native:
+    # Anthropic ignores marks on short prefixes without an error: nothing is cached (T179).
+    minimum = recorder.target.min_cached_tokens
+    if not minimum or not marks or marks[-1].is_native:
         return
     last = marks[-1]
     size = 0
     for message in messages[: last.message_index + 1]:
         size += sum(map(_character_count, message.content))
-        if size > least * _CHARACTERS_PER_TOKEN:
+        if size > minimum * _CHARACTERS_PER_TOKEN:
             return
     reason = f"about {size // _CHARACTERS_PER_TOKEN} tokens precede the mark, beside tools; "
-    reason += f"the target caches {least} or more"
+    reason += f"the target caches {minimum} or more"
     path = f"$.content[{last.hint.after}]"
     recorder.record_altered(messages[last.message_index], "hint", path, reason)
 
@@ -260,8 +260,8 @@ def _character_count(block: ContentBlock) -> int:
 
 
 def _fit_lifetimes(messages: Sequence[Message], marks: list[_Mark], recorder: LossRecorder) -> None:
-    """Give every mark a lifetime that the target has, none longer than one before it (T171)."""
-    # Anthropic answers 400 to a mark of one hour behind one of five minutes.
+    """Set lifetimes that the target has, none longer than that of an earlier mark (T171)."""
+    # Anthropic rejects a mark of one hour after one of five minutes with 400.
     is_long = recorder.target.accepts_long_marks
     for index, mark in enumerate(marks):
         requested = mark.hint.ttl or SHORT_TTL

@@ -1,4 +1,4 @@
-"""Content of one message: its calls and results, replaced blocks, and critical ones."""
+"""Helpers for the content of one message: calls, results, replaced and critical blocks."""
 
 from collections.abc import Sequence
 from operator import is_
@@ -11,18 +11,18 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import CacheHint
 
 IndexedBlock = tuple[int, ContentBlock]
-"""A block, and the index that it or the block that it replaces had."""
+"""A block, and its original index or that of the block that it replaces."""
 
 
 def calls_of(message: Message) -> list[ToolUseBlock]:
-    """Return the calls of a response."""
+    """Return the calls of an assistant message; none for other roles."""
     if message.role != Role.ASSISTANT:
         return []
     return [block for block in message.content if isinstance(block, ToolUseBlock)]
 
 
 def result_of(message: Message) -> ToolResultBlock | None:
-    """Return the result of a tool message."""
+    """Return the result of a tool message; None for other messages."""
     if message.role != Role.TOOL or not message.content:
         return None
     block = message.content[0]
@@ -30,12 +30,12 @@ def result_of(message: Message) -> ToolResultBlock | None:
 
 
 def are_identical(first: Sequence[object], second: Sequence[object]) -> bool:
-    """Whether two sequences hold the same objects; what did not change is not copied."""
+    """Whether two sequences contain the same objects, so that nothing has changed."""
     return len(first) == len(second) and all(map(is_, first, second))
 
 
 def fail_if_critical(block: ContentBlock, message: Message, path: str, reason: str) -> None:
-    """Raise CriticalLossError if a block that is to be changed or left out is marked critical."""
+    """Raise CriticalLossError if a block that would be changed or dropped is marked critical."""
     if getattr(block, "critical", False):
         raise CriticalLossError(
             message_id=message.id, path=path, block_type=block.type, reason=reason
@@ -45,7 +45,7 @@ def fail_if_critical(block: ContentBlock, message: Message, path: str, reason: s
 def with_blocks(message: Message, blocks: Sequence[IndexedBlock]) -> Message:
     """Return the message with other blocks, and its cache hints moved to their new indexes.
 
-    A prefix that ended at a block which is gone ends before it.
+    A hint on a removed block moves to the block before it.
     """
     content = tuple(block for _, block in blocks)
     if not message.metadata.hints:

@@ -1,9 +1,9 @@
-"""Fast path of the projection: histories that a target takes as they are, or nearly so.
+"""Fast path of the projection, for histories that a target accepts with few changes.
 
-Most histories hold text, images that the model accepts, its own signed thinking, and calls that the
-next messages answer in order. For these `project_fast` gives in one pass, and in a quarter of the
-time, what the rules of `blocks`, `tool_calls`, `media`, `roles` and `message_order` would give. It
-returns None whenever it is not sure. tests/projection/test_laws.py compares it with
+Most histories consist of text, accepted images, the target's own signed thinking, and calls whose
+results follow in order. For these, `project_fast` gives in one pass, and in a quarter of the time,
+the result of the rules in `blocks`, `tool_calls`, `media`, `roles` and `message_order`. It returns
+None for any other history. tests/projection/test_laws.py compares it with
 `pipeline.project_by_rules`.
 """
 
@@ -34,20 +34,20 @@ _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role
 
 
 class InspectedHistory(Struct, frozen=True, gc=False):
-    """A history that can be sent as it is, except for single messages."""
+    """A history that can be sent unchanged, except for single messages."""
 
     call_ids: set[str]
-    """Its calls; all are answered."""
+    """The ids of its calls, all of which have results."""
     fix_indexes: list[int]
-    """Messages with media that the target may refuse, or with calls that need a signature."""
+    """The messages with media that the target may reject, or with calls that need a signature."""
 
 
 def project_fast(
     messages: Sequence[Message], target: Target, earlier_call_ids: AbstractSet[str] | None = None
 ) -> Projection | None:
-    """Return the projection of a plain history; None if the rules have to decide.
+    """Return the projection of a common history; None if the general rules are needed.
 
-    `earlier_call_ids` are the calls before these messages; None if nothing is before them.
+    `earlier_call_ids` are the calls before these messages; None if they are the whole history.
     """
     history = inspect_history(messages, target, earlier_call_ids)
     if history is None:
@@ -60,7 +60,7 @@ def project_fast(
 def inspect_history(  # noqa: C901, PLR0911, PLR0912 - a call per message would cost a tenth
     messages: Sequence[Message], target: Target, earlier_call_ids: AbstractSet[str] | None = None
 ) -> InspectedHistory | None:
-    """Return what a plain history needs; None if the rules have to decide."""
+    """Return the calls and the needed fixes of a history; None if the general rules are needed."""
     open_calls: list[str] = []
     call_ids: set[str] = set()
     fix_indexes: list[int] = []
@@ -117,7 +117,7 @@ def inspect_history(  # noqa: C901, PLR0911, PLR0912 - a call per message would 
     return InspectedHistory(call_ids, fix_indexes)
 
 
-@lru_cache(maxsize=1000)  # the same few names come again and again
+@lru_cache(maxsize=1000)  # a history repeats a few tool names
 def _is_portable(name: str) -> bool:
     return PORTABLE_NAME.fullmatch(name) is not None
 
@@ -143,9 +143,9 @@ def _is_own_thinking(block: ContentBlock, message: Message, target: Target) -> b
 
 
 def _is_independent_media(block: ContentBlock, target: Target) -> bool:
-    # Bedrock needs distinct names of documents, which depend on other messages (T95).
-    is_named = target.needs_document_names and type(block) is DocumentBlock
-    return isinstance(block, Media) and not is_named
+    # Bedrock needs unique document names, which depend on other messages (T95).
+    needs_name = target.needs_document_names and type(block) is DocumentBlock
+    return isinstance(block, Media) and not needs_name
 
 
 def _is_accepted_image(block: ContentBlock, target: Target) -> bool:
@@ -165,7 +165,7 @@ def _is_accepted_image(block: ContentBlock, target: Target) -> bool:
 def fix_messages(
     messages: Sequence[Message], history: InspectedHistory, target: Target
 ) -> Projection | None:
-    """Fix media and unsigned calls in single messages; None if nothing remains of a message."""
+    """Fix media and unsigned calls in single messages; None if a message would become empty."""
     media, signatures = LossRecorder(target), LossRecorder(target)
     sent = list(messages)
     for index in history.fix_indexes:

@@ -1,4 +1,4 @@
-"""Images on their way to a target: their size in pixels, scaling, and a budget for many."""
+"""Projection of images: size in pixels, scaling, and the budget for all images of a request."""
 
 import base64
 import binascii
@@ -20,8 +20,8 @@ from metis.projection.target import is_native
 IMAGE_BUDGET = 8 * 1024 * 1024
 """How many characters of base64 images a session sends with a request."""
 
-_HEADS = (64, 1 << 12, 1 << 18)
-"""How many characters to decode: most images state their size in the first few."""
+_HEAD_LENGTHS = (64, 1 << 12, 1 << 18)
+"""How many characters to decode, one after the other: most images have their size at the start."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8"
 _SIZE_MARKERS = frozenset({*range(0xC0, 0xD0)}) - {0xC4, 0xC8, 0xCC}
@@ -37,16 +37,18 @@ Size = tuple[int, int]
 
 def image_size(data: str) -> Size | None:
     """Return width and height of a base64 image; None if they cannot be read."""
-    for characters in _HEADS:
+    for length in _HEAD_LENGTHS:
         try:
-            head = base64.b64decode(data[:characters])
+            head = base64.b64decode(data[:length])
         except (binascii.Error, ValueError):
             return None
-        read = next((one for start, one in _SIZE_READERS.items() if head.startswith(start)), None)
-        size = None if read is None else read(head)
+        readers = (reader for magic, reader in _SIZE_READERS.items() if head.startswith(magic))
+        read_size = next(readers, None)
+        size = None if read_size is None else read_size(head)
         if size is not None:
             return size if min(size) > 0 else None
-        if read is not _jpeg_size or characters >= len(data):
+        # Only in a JPEG the size may follow long metadata.
+        if read_size is not _jpeg_size or length >= len(data):
             break
     return None
 
@@ -74,23 +76,28 @@ def _webp_size(head: bytes) -> Size | None:
 
 
 def _jpeg_size(head: bytes) -> Size | None:
-    # The size is in the first frame header, which follows segments that state their length.
-    at = 2
-    while at + 9 <= len(head) and head[at] == 0xFF:  # noqa: PLR2004 - how a marker begins
-        marker = head[at + 1]
+    # The size is in the first frame header, after segments that begin with their length.
+    offset = 2
+    while offset + 9 <= len(head) and head[offset] == 0xFF:  # noqa: PLR2004 - starts a marker
+        marker = head[offset + 1]
         if marker in _SIZE_MARKERS:
-            height, width = (int.from_bytes(head[at + n : at + n + 2], "big") for n in (5, 7))
+            height, width = (
+                int.from_bytes(head[offset + n : offset + n + 2], "big") for n in (5, 7)
+            )
             return width, height
         is_standalone = marker in _STANDALONE_MARKERS
-        at += 2 + (0 if is_standalone else int.from_bytes(head[at + 2 : at + 4], "big"))
+        segment = 0 if is_standalone else int.from_bytes(head[offset + 2 : offset + 4], "big")
+        offset += 2 + segment
     return None
 
 
-def _two_numbers(head: bytes, at: int, length: int, order: Literal["big", "little"]) -> Size | None:
-    if len(head) < at + 2 * length:
+def _two_numbers(
+    head: bytes, offset: int, length: int, order: Literal["big", "little"]
+) -> Size | None:
+    if len(head) < offset + 2 * length:
         return None
-    first, second = head[at : at + length], head[at + length : at + 2 * length]
-    return int.from_bytes(first, order), int.from_bytes(second, order)
+    middle, end = offset + length, offset + 2 * length
+    return int.from_bytes(head[offset:middle], order), int.from_bytes(head[middle:end], order)
 
 
 _SIZE_READERS: Mapping[bytes, Callable[[bytes], Size | None]] = {
@@ -102,14 +109,14 @@ _SIZE_READERS: Mapping[bytes, Callable[[bytes], Size | None]] = {
 
 
 def count_images(messages: Sequence[Message]) -> int:
-    """Return how many images a history has, including those in results."""
+    """Return the number of images in a history, including those in tool results."""
     blocks = [block for message in messages for block in message.content]
     results = (block.content for block in blocks if isinstance(block, ToolResultBlock))
     return sum(isinstance(block, ImageBlock) for block in chain(blocks, *results))
 
 
 def size_if_larger(block: ImageBlock, side: int | None) -> Size | None:
-    """Return the size of an image that is wider or higher than a side; else None."""
+    """Return the size of an inline image with a side longer than `side`; None otherwise."""
     if side is None or block.source.kind != "base64":
         return None
     size = image_size(block.source.data)
@@ -117,9 +124,9 @@ def size_if_larger(block: ImageBlock, side: int | None) -> Size | None:
 
 
 def scale_image(block: ImageBlock, side: int) -> ImageBlock | None:
-    """Return the image with its longer side brought to a length; None if that is not possible.
+    """Return the image with its longer side scaled to `side`; None if that is not possible.
 
-    It needs Pillow, which is optional.
+    Scaling needs Pillow, an optional dependency.
     """
     scaled = _scaled(block.source.data, side)
     if scaled is None:
@@ -128,8 +135,8 @@ def scale_image(block: ImageBlock, side: int) -> ImageBlock | None:
     return replace(block, source=replace(block.source, data=data), media_type=media_type)
 
 
-# The same image must always give the same bytes: a changed prefix would not be found in the cache
-# of the provider (T90). It is also slow enough to be cached here.
+# Cached, because scaling is slow and the same image must give the same bytes in every request:
+# otherwise the prompt cache of the provider misses (T90).
 @lru_cache(maxsize=16)
 def _scaled(data: str, side: int) -> tuple[str, str] | None:
     try:
@@ -148,13 +155,13 @@ def _scaled(data: str, side: int) -> tuple[str, str] | None:
         image.thumbnail((side, side))
         output = io.BytesIO()
         image.save(output, _FORMATS[media_type], quality=_QUALITY)
-    except Exception:  # noqa: BLE001 - whatever is wrong with an image, it cannot be scaled
+    except Exception:  # noqa: BLE001 - Pillow raises many types for damaged images
         return None
     return base64.b64encode(output.getvalue()).decode(), media_type
 
 
 class _InlineImage(Struct, frozen=True):
-    """An image whose bytes are in a history, and where it is."""
+    """An image with inline data, and its position in a history."""
 
     message_index: int
     block_index: int
@@ -170,29 +177,29 @@ class _InlineImage(Struct, frozen=True):
 def keep_newest_images(
     messages: Sequence[Message], budget: int, recorder: LossRecorder
 ) -> list[Message]:
-    """Return the history with notes for its oldest images, so that the others fit into a budget.
+    """Return the history with its oldest images replaced by notes, so that the budget suffices.
 
-    The newest image, critical ones and those of the target's own clients are never left out.
+    The newest image, critical images and images in native messages are never replaced.
     """
     sent = list(messages)
     has_images = "image" in recorder.target.user_blocks
     images = list(_inline_images(messages)) if has_images else []
-    excess = sum(len(one.image.source.data) for one in images) - budget
+    excess = sum(len(inline.image.source.data) for inline in images) - budget
     if excess <= 0:
         return sent
-    # In steps of a quarter of the budget: one more image changes what was sent before only now and
-    # then, so that the prefix that the provider has cached mostly stays.
+    # In steps of a quarter of the budget: otherwise each new image would change an earlier message,
+    # and with it the prefix that the provider has cached.
     step = max(1, budget // _STEPS)
     excess += -excess % step
     older_size = 0
-    for one in images[:-1]:
-        message = messages[one.message_index]
-        is_kept = one.image.critical or is_native(message, recorder.target)
-        if older_size < excess and not is_kept:
+    for inline in images[:-1]:
+        message = messages[inline.message_index]
+        must_stay = inline.image.critical or is_native(message, recorder.target)
+        if older_size < excess and not must_stay:
             reason = f"more than {budget} characters of images; the newest stay; replaced by a note"
-            recorder.record_altered(message, "image", one.path, reason)
-            sent[one.message_index] = _with_note(sent[one.message_index], one)
-        older_size += len(one.image.source.data)
+            recorder.record_altered(message, "image", inline.path, reason)
+            sent[inline.message_index] = _with_note(sent[inline.message_index], inline)
+        older_size += len(inline.image.source.data)
     return sent
 
 
@@ -207,12 +214,14 @@ def _inline_images(messages: Sequence[Message]) -> Iterator[_InlineImage]:
                 yield _InlineImage(message_index, index, None, block)
 
 
-def _with_note(message: Message, one: _InlineImage) -> Message:
-    note = TextBlock(f"[image {one.image.media_type}: left out to make room for newer ones]")
-    block = message.content[one.block_index]
+def _with_note(message: Message, inline: _InlineImage) -> Message:
+    note = TextBlock(f"[image {inline.image.media_type}: left out to make room for newer ones]")
+    content = list(message.content)
+    block = content[inline.block_index]
     replacement: ContentBlock = note
-    if isinstance(block, ToolResultBlock) and one.inner_index is not None:
-        before, after = block.content[: one.inner_index], block.content[one.inner_index + 1 :]
-        replacement = replace(block, content=(*before, note, *after))
-    before, after = message.content[: one.block_index], message.content[one.block_index + 1 :]
-    return replace(message, content=(*before, replacement, *after))
+    if isinstance(block, ToolResultBlock) and inline.inner_index is not None:
+        inner = list(block.content)
+        inner[inline.inner_index] = note
+        replacement = replace(block, content=tuple(inner))
+    content[inline.block_index] = replacement
+    return replace(message, content=tuple(content))

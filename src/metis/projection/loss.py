@@ -1,4 +1,4 @@
-"""Losses: what does not reach a target as it was, and why."""
+"""Losses: the parts of a history that a target does not receive unchanged, with reasons."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -21,7 +21,7 @@ class Change(StrEnum):
 
 
 class Loss(Struct, frozen=True, kw_only=True):
-    """One part that was left out, changed or made up for a target, with the reason."""
+    """One part that was dropped, altered or synthesised for a target, with the reason."""
 
     session_id: str
     message_id: str
@@ -31,28 +31,28 @@ class Loss(Struct, frozen=True, kw_only=True):
     change: Change = Change.DROPPED
     path: str = "$"
     as_text: bool = False
-    """Whether an altered part is sent as text, in full."""
+    """Whether the complete content of an altered part is sent as text."""
 
     def __str__(self) -> str:
         return f"{self.message_id} {self.path}: {self.block_type} {self.change}: {self.reason}"
 
     def log_fields(self) -> dict[str, str]:
-        """Return the fields of its log record."""
+        """Return the fields for a log record of the loss."""
         names = ("session_id", "message_id", "block_type", "adapter", "reason")
         return {name: getattr(self, name) for name in names}
 
 
 class Projection(Struct, frozen=True):
-    """The messages as they can be sent to a target, and what was lost on the way."""
+    """The messages as they can be sent to a target, and the losses."""
 
     messages: Sequence[Message]
     losses: list[Loss]
     call_ids: AbstractSet[str] | None = None
-    """The calls in it, if all are answered: then messages that follow can be projected alone."""
+    """The ids of all calls, if later messages can be projected separately; None otherwise."""
     has_large_images: bool = False
-    """Whether it has images that are too large if there are many (T90)."""
+    """Whether there are images that are too large for a request with many images (T90)."""
     attachments: Sequence[tuple[Message, Message]] = ()
-    """Messages of the target's clients, before and after another message was attached to them."""
+    """Native messages before and after a developer message was attached to them."""
 
 
 class LossRecorder:
@@ -65,7 +65,7 @@ class LossRecorder:
         self.attachments: list[tuple[Message, Message]] = []
 
     def record_dropped(self, message: Message, block_type: str, path: str, reason: str) -> None:
-        """Record a part that is left out."""
+        """Record a part that is dropped."""
         self._record(Change.DROPPED, message, block_type, path, reason)
 
     def record_altered(self, message: Message, block_type: str, path: str, reason: str) -> None:
@@ -73,13 +73,13 @@ class LossRecorder:
         self._record(Change.ALTERED, message, block_type, path, reason)
 
     def record_synthesised(self, message: Message, block_type: str, path: str, reason: str) -> None:
-        """Record a part that is made up because the target needs one."""
+        """Record a part that is synthesised because the target needs it."""
         self._record(Change.SYNTHESISED, message, block_type, path, reason)
 
     def record_block(
         self, change: Change, block: ContentBlock, message: Message, path: str, reason: str
     ) -> None:
-        """Record a block that is changed or left out.
+        """Record a block that is changed or dropped.
 
         Raises:
             CriticalLossError: the block is marked critical.
@@ -88,7 +88,7 @@ class LossRecorder:
         self._record(change, message, block.type, path, reason)
 
     def record_as_text(self, block: ContentBlock, message: Message, path: str, reason: str) -> None:
-        """Record a block that is sent as text, with all it holds.
+        """Record a block whose complete content is sent as text.
 
         Raises:
             CriticalLossError: the block is marked critical.

@@ -1,4 +1,4 @@
-"""Media on its way to a target: its type, whether the target accepts it, and names of documents."""
+"""Projection of media: base64 and media types, acceptance by the target, names of documents."""
 
 import base64
 import binascii
@@ -31,11 +31,11 @@ from metis.projection.loss import LossRecorder
 from metis.projection.target import Target, is_native
 
 Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
-"""Blocks that show something to a model."""
+"""The blocks with media for a model."""
 
 INVALID_BASE64 = "its data is not valid base64"
 DOCUMENT_TEXT = "(See the document.)"
-"""The text beside a document, where the target needs one and there is none (T96)."""
+"""The synthesised text of a message with a document, for targets that need one (T96)."""
 
 _MediaBlock = TypeVar("_MediaBlock", bound=Media | ArtifactBlock)
 _AnyBlock = TypeVar("_AnyBlock", bound=ContentBlock)
@@ -43,9 +43,9 @@ _AnyBlock = TypeVar("_AnyBlock", bound=ContentBlock)
 _URL_SAFE_TO_STANDARD = str.maketrans("-_", "+/")
 _QUANTUM = 4
 _ENDINGS = (*(f"{letter}=" for letter in "AEIMQUYcgkosw048"), *(f"{letter}==" for letter in "AQgw"))
-"""How padded base64 ends if the bits beyond the last byte are zero."""
+"""The endings of padded base64 in which the bits beyond the last byte are zero."""
 _TEXT_TYPES = re.compile(r"application/(?:(?:.+\+)?(?:json|xml|yaml)|x-yaml|toml|javascript|sql)")
-"""Media types beside `text/…` whose bytes are text."""
+"""Media types besides `text/…` whose bytes are text."""
 _DATA_URL = re.compile(r"data:([^;,]+);base64,", re.IGNORECASE)
 _SNIFFED_CHARACTERS = 16
 _MAGIC_BYTES: Mapping[bytes, str] = {
@@ -59,7 +59,7 @@ _MAX_NAME_LENGTH = 200
 
 
 def is_base64(data: str) -> bool:
-    """Whether data is base64 that every provider reads: padded, without spaces, not empty.
+    """Whether data is base64 that every provider accepts: padded, without spaces, not empty.
 
     >>> is_base64("aWY="), is_base64("aWY"), is_base64("a W="), is_base64("aWZ=")
     (True, False, False, False)
@@ -70,12 +70,12 @@ def is_base64(data: str) -> bool:
         pybase64.b64decode(data, validate=True)
     except ValueError:
         return False
-    # Strict decoders refuse set bits beyond the last byte; Python's does not.
+    # Unlike Python's, strict decoders reject set bits beyond the last byte.
     return data[-1] != "=" or data.endswith(_ENDINGS)
 
 
 def normalise_base64(block: _MediaBlock) -> _MediaBlock:
-    """Return media with standard base64; as it was if it has that, or cannot be read."""
+    """Return media with standard base64; unchanged if it is standard or cannot be decoded."""
     source = block.source
     if source.kind != "base64" or is_base64(source.data):
         return block
@@ -89,7 +89,7 @@ def normalise_base64(block: _MediaBlock) -> _MediaBlock:
 
 
 def as_text_document(block: DocumentBlock) -> DocumentBlock:
-    """Return a document whose bytes are text with that text; others as they are (G-010)."""
+    """Return a document with base64 text as a text document; others unchanged (G-010)."""
     source, media_type = block.source, block.media_type.partition(";")[0].strip().lower()
     is_text = media_type.startswith("text/") or _TEXT_TYPES.fullmatch(media_type) is not None
     if source.kind != "base64" or not is_text:
@@ -102,14 +102,14 @@ def as_text_document(block: DocumentBlock) -> DocumentBlock:
 
 
 def normalise_media(block: _MediaBlock) -> _MediaBlock:
-    """Return media in standard base64, and images with the type that their bytes have."""
+    """Return media with standard base64, and images with the media type of their bytes."""
     if isinstance(block, ImageBlock):
         return cast("_MediaBlock", _normalise_image(block))
     return normalise_base64(block)
 
 
 def _normalise_image(image: ImageBlock) -> ImageBlock:
-    # Anthropic and Gemini refuse an image whose bytes are not of the stated type (T89, T94).
+    # Anthropic and Gemini reject an image whose bytes do not have the stated type (T89, T94).
     if image.source.kind != "base64":
         return image
     prefix = _DATA_URL.match(image.source.data)
@@ -127,7 +127,7 @@ def _normalise_image(image: ImageBlock) -> ImageBlock:
 
 
 def sniff_media_type(data: str) -> str | None:
-    """Return the media type that the first bytes of an image show; None if they show none."""
+    """Return the media type of an image according to its first bytes; None if unknown."""
     try:
         head = base64.b64decode(data[:_SNIFFED_CHARACTERS])
     except (binascii.Error, ValueError):
@@ -139,7 +139,7 @@ def sniff_media_type(data: str) -> str | None:
 
 
 def media_refusal(block: Media, target: Target) -> str | None:
-    """Return why a target does not accept media; None if it does."""
+    """Return the reason why a target does not accept media; None if it accepts them."""
     source = block.source
     if block.type not in target.user_blocks:
         return f"{block.type} is not supported by the model"
@@ -158,7 +158,7 @@ def _url_refusal(block: Media, target: Target) -> str | None:
     scheme = block.source.data.partition(":")[0].lower()
     if block.type not in target.url_blocks:
         return f"{block.type} is not accepted by URL"
-    # Only the host of a cloud can read its buckets, such as s3: or gs: (T93).
+    # Only a cloud's own host can read its buckets, such as s3: or gs: (T93).
     return None if scheme in target.url_schemes else f"a {scheme!r} URL cannot be read there"
 
 
@@ -185,7 +185,7 @@ _MEDIA_TYPE_FIELDS: Mapping[type, str] = {
 
 
 def name_documents(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Return the history with a distinct name for each document, and text beside it (T95, T96)."""
+    """Return the history with unique document names, and text in their messages (T95, T96)."""
     if not recorder.target.needs_document_names or not contain_documents(messages):
         return list(messages)
     names = _DocumentNames(recorder)
@@ -193,7 +193,7 @@ def name_documents(messages: Sequence[Message], recorder: LossRecorder) -> list[
 
 
 def contain_documents(messages: Sequence[Message]) -> bool:
-    """Whether messages, or results in them, have documents."""
+    """Whether messages, or tool results in them, contain documents."""
     return any(_documents_of(block) for message in messages for block in message.content)
 
 
@@ -216,8 +216,8 @@ def _with_named_documents(
         reason = "the target needs text beside a document"
         recorder.record_synthesised(message, "text", "$.content", reason)
         content.insert(0, (-1, TextBlock(DOCUMENT_TEXT)))
-    same = are_identical([block for _, block in content], message.content)
-    return message if same else with_blocks(message, content)
+    is_unchanged = are_identical([block for _, block in content], message.content)
+    return message if is_unchanged else with_blocks(message, content)
 
 
 def _is_document_without_text(message: Message) -> bool:
@@ -227,10 +227,10 @@ def _is_document_without_text(message: Message) -> bool:
 
 
 class _DocumentNames:
-    """The names of the documents of one history, in order.
+    """Assigns unique names to the documents of one history, in order.
 
-    Bedrock refuses a name twice, and names with other characters than it lists. A later message
-    changes no name that was given before, so that the cached prefix remains valid (T95).
+    Bedrock rejects repeated names, and names with characters that it does not list. A name depends
+    only on earlier documents, so that the cached prefix remains valid (T95).
     """
 
     def __init__(self, recorder: LossRecorder) -> None:
@@ -239,12 +239,14 @@ class _DocumentNames:
         self._count = 0
 
     def reserve(self, message: Message) -> None:
+        """Mark the names in a native message as used."""
         for block in message.content:
             for document in _documents_of(block):
                 self._count += 1
                 self._used.add(document.name or "")
 
     def rename(self, block: _AnyBlock, message: Message, path: str) -> _AnyBlock:
+        """Return a block with unique names for the document or documents in it."""
         if isinstance(block, DocumentBlock):
             return self._rename_document(block, message, path)
         if isinstance(block, ToolResultBlock) and _documents_of(block):
@@ -252,8 +254,8 @@ class _DocumentNames:
                 self.rename(part, message, f"{path}.content[{index}]")
                 for index, part in enumerate(block.content)
             )
-            same = are_identical(content, block.content)
-            return block if same else replace(block, content=content)
+            is_unchanged = are_identical(content, block.content)
+            return block if is_unchanged else replace(block, content=content)
         return block
 
     def _rename_document(self, block: DocumentBlock, message: Message, path: str) -> DocumentBlock:
@@ -275,11 +277,11 @@ class _DocumentNames:
             return name
         endings = (f" ({number})" for number in count(2))
         numbered = (name[: _MAX_NAME_LENGTH - len(ending)].rstrip() + ending for ending in endings)
-        return next(one for one in numbered if one not in self._used)
+        return next(candidate for candidate in numbered if candidate not in self._used)
 
 
 def document_name(name: str) -> str:
-    """Return a name in letters, digits, single spaces, hyphens and brackets; may be empty.
+    """Return a name of letters, digits, single spaces, hyphens and brackets; may be empty.
 
     >>> document_name("Straßenplan  v1.2.pdf"), document_name("???")
     ('Stra-enplan v1-2-pdf', '')

@@ -1,4 +1,4 @@
-"""Order of messages at a target: who may be first, after whom and last, and in how many texts."""
+"""Projection of the message order: first and last message, alternating roles, joined texts."""
 
 from collections.abc import Sequence
 from typing import TypeGuard
@@ -18,11 +18,11 @@ from metis.projection.loss import LossRecorder
 from metis.projection.target import Target, is_native
 
 OPENING_TEXT = "(The conversation begins here.)"
-"""The first user message, where a target needs one and the history has none."""
+"""The synthesised first user message, for targets that need one."""
 BRIDGE_TEXT = "OK."
-"""The assistant message between a result and a user, where the target needs one (T80)."""
+"""The synthesised assistant message between a result and a user message (T80)."""
 CONTINUE_TEXT = "Continue."
-"""The last user message, where the target needs one and the history has none (T78, T81)."""
+"""The synthesised last user message, for targets that need one (T78, T81)."""
 INSTRUCTION_ROLES = (Role.SYSTEM, Role.DEVELOPER)
 
 _OPENING = (TextBlock(OPENING_TEXT),)
@@ -30,7 +30,7 @@ _JOINED_TEXT = "the target accepts one text per message; joined with the text be
 
 
 def is_opening(message: Message) -> bool:
-    """Whether a message is the made-up first user message."""
+    """Whether a message is the synthesised first user message."""
     return message.metadata.origin == "projection" and message.content == _OPENING
 
 
@@ -47,26 +47,26 @@ def fit_first_and_last(
 
 
 def _add_opening(messages: list[Message], recorder: LossRecorder) -> None:
-    # Anthropic and Gemini refuse a history that begins with a response (T76, T77).
-    # It stays there as long as the history begins so, and the cached prefix remains valid.
+    # Anthropic and Gemini reject a history that begins with a response (T76, T77). The opening is
+    # the same in every request, so that the cached prefix remains valid.
     roles = enumerate(message.role for message in messages)
     first = next((index for index, role in roles if role not in INSTRUCTION_ROLES), None)
     message = messages[-1 if first is None else first] if messages else None
     if message is None or message.role == Role.USER or is_native(message, recorder.target):
         return
     recorder.record_synthesised(messages[0], "text", "$", "the target needs a user message first")
-    at = len(messages) if first is None else first
+    index = len(messages) if first is None else first
     opening = replace(
-        messages[max(0, at - 1)],  # what stands before it is there from the beginning (T176)
+        messages[max(0, index - 1)],  # the preceding message is the same in every request (T176)
         role=Role.USER,
         content=_OPENING,
         metadata=MessageMetadata(origin="projection"),
     )
-    messages.insert(at, opening)
+    messages.insert(index, opening)
 
 
 def _without_trailing_space(last: Message, recorder: LossRecorder) -> Message:
-    # Anthropic answers 400 to a last assistant message that ends in whitespace (T79).
+    # Anthropic rejects a last assistant message that ends in whitespace with 400 (T79).
     text = last.content[-1] if last.content else None
     if last.role != Role.ASSISTANT or is_native(last, recorder.target):
         return last
@@ -83,7 +83,7 @@ def fit_message_order(messages: Sequence[Message], recorder: LossRecorder) -> li
     target = recorder.target
     sent = list(messages)
     if target.alternates_roles:
-        sent = _join_neighbours(sent, recorder)
+        sent = _join_adjacent(sent, recorder)
     if not target.allows_user_after_tool:
         sent = _add_bridges(sent, recorder)
     if sent and not _may_be_last(sent[-1], target):
@@ -96,40 +96,42 @@ def fit_message_order(messages: Sequence[Message], recorder: LossRecorder) -> li
 
 
 def is_filler(message: Message) -> bool:
-    """Return whether a message only says that the model should go on."""
+    """Whether the only block of a message is the text of a synthesised last prompt."""
     first = message.content[0] if len(message.content) == 1 else None
     return isinstance(first, TextBlock) and first.text == CONTINUE_TEXT
 
 
-def _join_neighbours(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    # Chat templates of open models raise on two messages of one role in a row (T72, T74).
+def _join_adjacent(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
+    """Return the history with adjacent messages of one role joined."""
+    # Chat templates of open models fail on two adjacent messages of one role (T72, T74).
     joined: list[Message] = []
     for message in messages:
-        before = joined[-1] if joined else None
-        if before is None or not _may_join(before, message, recorder.target):
+        previous = joined[-1] if joined else None
+        if previous is None or not _may_join(previous, message, recorder.target):
             joined.append(message)
             continue
         reason = f"joined with the {message.role} message before it"
         recorder.record_altered(message, "message", "$", reason)
-        content = before.content + message.content
-        joined[-1] = replace(before, content=content, metadata=before.metadata.comparable())
+        content = previous.content + message.content
+        joined[-1] = replace(previous, content=content, metadata=previous.metadata.comparable())
     return joined
 
 
-def _may_join(before: Message, message: Message, target: Target) -> bool:
+def _may_join(previous: Message, message: Message, target: Target) -> bool:
     return (
-        message.role == before.role != Role.TOOL
-        and not (is_native(before, target) and is_native(message, target))
-        and not any(isinstance(block, ToolUseBlock) for block in before.content)
+        message.role == previous.role != Role.TOOL
+        and not (is_native(previous, target) and is_native(message, target))
+        and not any(isinstance(block, ToolUseBlock) for block in previous.content)
     )
 
 
 def _add_bridges(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    # Mistral answers 400 to a user message directly after a tool result (T80).
+    # Mistral rejects a user message directly after a tool result with 400 (T80).
     bridged: list[Message] = []
     for message in messages:
-        follows = bool(bridged) and bridged[-1].role == Role.TOOL and message.role == Role.USER
-        if follows and not is_native(message, recorder.target):
+        follows_tool = bool(bridged) and bridged[-1].role == Role.TOOL
+        is_user = message.role == Role.USER
+        if follows_tool and is_user and not is_native(message, recorder.target):
             reason = "the target needs an assistant message between a result and a user message"
             recorder.record_synthesised(message, "message", "$", reason)
             bridged.append(_text_message(Role.ASSISTANT, BRIDGE_TEXT, message))
@@ -146,30 +148,31 @@ def _may_be_last(message: Message, target: Target) -> bool:
 
 
 def _is_paused(message: Message, target: Target) -> bool:
-    """Whether the provider itself goes on with a response: its server tools were still running."""
+    """Whether the provider continues a response whose server tools were still running."""
     last = message.content[-1] if message.content else None
     is_paused = message.metadata.stop_reason is StopReason.PAUSE
     return is_paused and isinstance(last, OpaqueBlock) and last.issuer in target.issuers
 
 
 def is_unfinished(message: Message) -> bool:
-    """Whether a response is only a beginning, which a model can be asked to continue."""
+    """Whether an assistant message is incomplete, so that a model can continue it."""
     return message.metadata.model is None or message.metadata.status != MessageStatus.COMPLETE
 
 
-def _text_message(role: Role, text: str, beside: Message) -> Message:
+def _text_message(role: Role, text: str, adjacent: Message) -> Message:
+    """Return a synthesised message with the ids and the time of an adjacent one."""
     return Message(
-        id=beside.id,
-        session_id=beside.session_id,
+        id=adjacent.id,
+        session_id=adjacent.session_id,
         role=role,
         content=(TextBlock(text),),
-        created_at=beside.created_at,
+        created_at=adjacent.created_at,
         metadata=MessageMetadata(origin="projection"),
     )
 
 
 def _with_one_text(message: Message, recorder: LossRecorder) -> Message:
-    # Servers with simple chat templates print a list of parts instead of its text (T86).
+    # Servers with simple chat templates show a list of parts as Python text to the model (T86).
     if is_native(message, recorder.target):
         return message
     match message.content:

@@ -1,4 +1,4 @@
-"""The projection: from a history to what one target can carry, with every loss recorded."""
+"""The projection pipeline: applies all rules to a history and records the losses."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -39,18 +39,21 @@ from metis.projection.tool_calls import (
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
-    """Return a history as a target can carry it; the messages given are not changed."""
-    if _has_free_order(messages, target):
+    """Return a history as a target accepts it, with losses; the given messages are not changed."""
+    if _accepts_any_order(messages, target):
         projection = project_fast(messages, target)
         if projection is not None:
-            return projection if _is_under_way(messages) else replace(projection, call_ids=None)
+            return projection if _has_started(messages) else replace(projection, call_ids=None)
     return project_by_rules(messages, target)
 
 
 def project_by_rules(
     messages: Sequence[Message], target: Target, *, is_start: bool = True
 ) -> Projection:
-    """Return the projection by every rule, one after the other, without the fast path."""
+    """Return the projection by all rules in order, without the fast path.
+
+    `is_start` states that no messages precede these.
+    """
     recorder = LossRecorder(target)
     attached = attach_developer_messages(messages, recorder)
     is_complete = are_complete(attached, target)
@@ -70,13 +73,12 @@ def project_by_rules(
     can_continue = (
         is_complete
         and bool(sent)
-        and _has_free_order(messages, target)
-        # What stands in for a missing prompt gives way to the next message.
+        and _accepts_any_order(messages, target)
+        # A synthesised last prompt is replaced by the next message.
         and not is_filler(sent[-1])
-        # A longer history moves cache marks to other messages, where the target takes any; those
-        # of its own client stay where they are.
+        # In a longer history cache marks move to other messages, except those of native messages.
         and not (target.cache_marks and has_marks(messages) and not are_native(messages, target))
-        and (not is_start or _is_under_way(sent))
+        and (not is_start or _has_started(sent))
     )
     call_ids = _call_ids(messages) if can_continue else None
     return Projection(
@@ -85,23 +87,24 @@ def project_by_rules(
 
 
 def has_marks(messages: Sequence[Message]) -> bool:
-    """Whether a message says where a cached prefix ends."""
+    """Whether a message has a cache hint."""
     return any(message.metadata.hints for message in messages)
 
 
 def are_native(messages: Sequence[Message], target: Target) -> bool:
-    """Whether all messages come from a client of the target: no cache mark is added or moved."""
+    """Whether all messages are native, so that no cache mark is added or moved."""
     return all(is_native(message, target) for message in messages)
 
 
 def project_appended(
     messages: Sequence[Message], target: Target, earlier_call_ids: AbstractSet[str]
 ) -> Projection | None:
-    """Return the projection of messages that follow a projected history with these calls.
+    """Return the projection of messages that follow an already projected history.
 
-    None if they must be projected together with the history.
+    `earlier_call_ids` are the calls of that history. Returns None if the messages must be projected
+    together with it.
     """
-    if not _has_free_order(messages, target):
+    if not _accepts_any_order(messages, target):
         return None
     projection = project_fast(messages, target, earlier_call_ids)
     if projection is not None:
@@ -114,8 +117,8 @@ def project_appended(
     return projection
 
 
-def _has_free_order(messages: Sequence[Message], target: Target) -> bool:
-    # Most targets accept messages in any order of roles.
+def _accepts_any_order(messages: Sequence[Message], target: Target) -> bool:
+    """Whether the order of roles needs no changes for the target, as for most targets."""
     if target.alternates_roles or target.joins_text or not target.allows_user_after_tool:
         return False
     return target.prefill == "any" or not messages or messages[-1].role != Role.ASSISTANT
@@ -141,9 +144,9 @@ def _project_messages(
     for message, role in zip(messages, roles, strict=True):
         if message.role != Role.TOOL:
             sent += displaced.pop_messages()
-            displaced.note_calls(message)
+            displaced.set_calls(message)
         if role is None:
-            reason = f"no target knows the role {message.role}"
+            reason = f"no target has the role {message.role}"
             recorder.record_dropped(message, "message", "$", reason)
         elif is_native(message, target) and not has_foreign_thinking(message, target):
             sent.append(message)
@@ -155,9 +158,9 @@ def _project_messages(
 
 
 class _DisplacedMedia:
-    """Media of tool results that goes into a user message behind the results (T27).
+    """Media of tool results that is sent in a user message after the results (T27).
 
-    Results in Chat Completions hold text only, and no message may stand between them.
+    Results in Chat Completions contain only text, and no message is allowed between them.
     """
 
     def __init__(self) -> None:
@@ -165,7 +168,8 @@ class _DisplacedMedia:
         self._content: list[ContentBlock] = []
         self._last: Message | None = None
 
-    def note_calls(self, message: Message) -> None:
+    def set_calls(self, message: Message) -> None:
+        """Set the calls that the next results belong to."""
         calls = calls_of(message)
         if calls:
             self._call_names = {
@@ -174,6 +178,7 @@ class _DisplacedMedia:
             }
 
     def add(self, message: Message, media: list[Media]) -> None:
+        """Add the displaced media of a result."""
         result = result_of(message)
         name = self._call_names.get(result.tool_use_id, "a call") if result else "a call"
         for block in media:
@@ -181,6 +186,7 @@ class _DisplacedMedia:
             self._last = message
 
     def pop_messages(self) -> list[Message]:
+        """Return the user message with the media added so far, if any, and start a new one."""
         if self._last is None:
             return []
         message = replace(
@@ -193,9 +199,11 @@ class _DisplacedMedia:
         return [message]
 
 
-def _is_under_way(sent: Sequence[Message]) -> bool:
-    # After instructions, or a made-up first user message, the next message is still the start: it
-    # may be a user message, and then needs none made up before it.
+def _has_started(sent: Sequence[Message]) -> bool:
+    """Whether a history has more than instructions and a synthesised first user message.
+
+    Until then the next message may be a user message, which makes the synthesised one unnecessary.
+    """
     return bool(sent) and sent[-1].role not in INSTRUCTION_ROLES and not is_opening(sent[-1])
 
 

@@ -1,7 +1,8 @@
-"""Roles of messages at a target: where instructions may stand, and where developer messages go.
+"""Projection of roles: positions of instructions, and attachment of developer messages.
 
-A developer message in mid-conversation becomes part of the user message or tool result before it.
-After a response it stays where it is, as a user message, so that nothing changes that was sent.
+A developer message within a conversation becomes part of the user message or tool result before it.
+After a response it becomes a user message at the same position, so that the cached prefix is not
+changed.
 """
 
 from collections.abc import Sequence
@@ -23,9 +24,9 @@ _ASSISTANT, _DEVELOPER, _TOOL, _USER = Role.ASSISTANT, Role.DEVELOPER, Role.TOOL
 def target_roles(
     messages: Sequence[Message], target: Target, *, is_start: bool = True
 ) -> list[Role | None]:
-    """Return the role that each message has at the target; None for an unknown role."""
-    # Late instructions stay where they are and become user messages: to move them to the front
-    # would change the prefix that the provider has cached (T73, T75).
+    """Return the role of each message at the target; None for an unknown role."""
+    # Late instructions become user messages at the same position: moving them to the front would
+    # change the prefix that the provider has cached (T73, T75).
     roles: list[Role | None] = []
     is_leading = is_start
     for message in messages:
@@ -50,7 +51,7 @@ def _target_role(message: Message, target: Target, *, is_leading: bool) -> Role 
 
 
 def keeps_developer_role(message: Message, target: Target) -> bool:
-    """Whether a late developer message comes from a client of the target's protocol."""
+    """Whether a late developer message is sent as such: its client uses the target's protocol."""
     if is_native(message, target):
         return True
     metadata = message.metadata
@@ -58,7 +59,7 @@ def keeps_developer_role(message: Message, target: Target) -> bool:
 
 
 def with_role(message: Message, role: Role, recorder: LossRecorder) -> Message:
-    """Return the message in the role that it has at the target."""
+    """Return the message with its role at the target, and record a change of role."""
     if role == message.role:
         return message
     reason = f"sent as a {role} message at the same position"
@@ -77,7 +78,7 @@ def _with_system_tag(message: Message) -> Message:
 
 
 def drop_empty(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Return the messages that have content (T83)."""
+    """Return the messages without empty ones, which targets reject (T83)."""
     sent: list[Message] = []
     for message in messages:
         if message.content or is_native(message, recorder.target):
@@ -88,7 +89,7 @@ def drop_empty(messages: Sequence[Message], recorder: LossRecorder) -> list[Mess
 
 
 def needs_earlier_messages(messages: Sequence[Message], target: Target) -> bool:
-    """Whether one of these messages may have to be attached to one before all of them."""
+    """Whether one of these messages may have to be attached to an earlier message."""
     for message in messages:
         if message.role is _ASSISTANT:
             return False
@@ -110,19 +111,20 @@ def attach_developer_messages(
 
 
 class _Attachment:
-    """Builds a history in which developer messages are attached to the *host* before them."""
+    """Builds a history in which developer messages are attached to the host message before them."""
 
     def __init__(self, recorder: LossRecorder) -> None:
         self._recorder = recorder
         self._sent: list[Message] = []
         self._host_index: int | None = None
         self._prepended_count = 0
-        """How many attached blocks stand before those of the host."""
+        """How many attached blocks precede those of the host."""
         self._calls_without_text: set[str] = set()
         self._displaced: list[Message] = []
-        """Media that results cannot hold; it is sent behind all results of the response (T27)."""
+        """Messages with displaced media, to be sent after all results of the response (T27)."""
 
     def add(self, message: Message) -> None:
+        """Add a message, or attach it to the current host."""
         role = message.role
         if role is _DEVELOPER and not keeps_developer_role(message, self._recorder.target):
             if self._host_index is not None:
@@ -143,6 +145,7 @@ class _Attachment:
         self._sent.append(message)
 
     def finish(self) -> list[Message]:
+        """Return the history, with displaced media at the end."""
         self._flush_displaced()
         return self._sent
 
@@ -178,7 +181,7 @@ class _Attachment:
         if not projected.content:
             return None
         if not is_native(host, self._recorder.target):
-            # Losses of the host's blocks must name the indexes that they have before the insertion.
+            # Losses of the host's blocks must have the indexes from before the insertion.
             host, _ = project_blocks(host, _USER, self._recorder)
         blocks = tuple(map(_with_line_end, projected.content))
         index = self._insertion_index(host.content, blocks, message)
@@ -199,16 +202,16 @@ class _Attachment:
             return None
         if media:
             self._displaced.append(_displaced_message(message, media))
-        at = self._insertion_index(result.content, blocks, message)
+        inner_index = self._insertion_index(result.content, blocks, message)
         content = list(host.content)
-        content[index] = replace(result, content=_inserted(result.content, at, blocks))
+        content[index] = replace(result, content=_inserted(result.content, inner_index, blocks))
         hints = tuple(replace(h, after=index) for h in self._attached_hints(host, message, 0))
         return _with_content(host, tuple(content), host.metadata.hints + hints)
 
     def _insertion_index(
         self, content: Sequence[ContentBlock], blocks: Sequence[ContentBlock], message: Message
     ) -> int:
-        """Return where blocks go among those of the host: behind blocks attached before them."""
+        """Return the index at which blocks are inserted: after blocks attached earlier."""
         if not message.metadata.prepended:
             return len(content)
         self._prepended_count += len(blocks)

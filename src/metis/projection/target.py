@@ -1,4 +1,4 @@
-"""Targets: what one model behind one adapter accepts, as facts."""
+"""Target: what one model behind one adapter accepts, as data."""
 
 import re
 from functools import lru_cache
@@ -10,68 +10,68 @@ from metis.canonical.message import Message
 
 
 class MessageRules(Struct, frozen=True, kw_only=True):
-    """What the API of a host accepts in messages; the defaults are the least demanding API."""
+    """What the API of a host accepts in messages."""
 
     issuers: frozenset[str] = frozenset()
-    """The issuers whose sealed parts it can read: signatures, redacted thinking, opaque parts."""
+    """The issuers whose sealed parts the host can read: signatures, redacted and opaque parts."""
     maker_pattern: str = ""
-    """A pattern that finds the maker in a model name, where models of several makers are served."""
+    """A pattern for the vendor in a model name, for hosts that serve models of several vendors."""
     result_blocks: frozenset[str] = frozenset({"text"})
-    """The types of blocks that a tool result may have; other media moves behind the results."""
+    """The types of blocks that a tool result may contain; other media is sent after the results."""
     max_image_chars: int | None = None
-    """How long the base64 of an inline image may be."""
+    """The most characters of base64 in an inline image."""
     max_image_side: int | None = None
-    """How many pixels wide or high an inline image may be."""
+    """The longest side of an inline image in pixels."""
     audio_media_types: frozenset[str] = frozenset()
     document_media_types: frozenset[str] | None = None
-    """The media types of documents that it accepts inline; None if it accepts any."""
+    """The media types of inline documents; None if all are accepted."""
     url_blocks: frozenset[str] = frozenset()
-    """The types of blocks whose media may be given by URL."""
+    """The types of blocks whose media may be a URL."""
     url_schemes: frozenset[str] = frozenset({"http", "https"})
     accepts_text_documents: bool = True
-    """Whether a document may be plain text; else it is sent as text, with its name."""
+    """Whether a document may be plain text; otherwise it is sent as a text block with its name."""
     accepts_document_context: bool = True
     accepts_document_names: bool = True
     needs_document_names: bool = False
-    """Whether documents need distinct names, and text beside them."""
+    """Whether documents need unique names, and text in the same message."""
     citation_kinds: frozenset[str] = frozenset()
-    """The kinds of citations that text may carry back."""
+    """The kinds of citations that a request may contain."""
     accepts_raw_arguments: bool = False
-    """Whether the arguments of a call are a string here, which need not be JSON."""
+    """Whether the arguments of a call are a string, which need not be JSON."""
     placeholder_signature: str = ""
-    """What it accepts as the signature of a call of another model; empty if it needs none."""
+    """A signature that is accepted for calls of other models; empty if none is needed."""
     tools_without_text: frozenset[str] = frozenset()
-    """Server tools whose results cannot hold text."""
+    """Tools whose results cannot contain text."""
     tool_name_length: int = 64
     accepts_thinking: bool = False
-    """Whether thinking of its own issuers is sent back to it."""
+    """Whether thinking of `issuers` is sent back."""
     needs_signatures: bool = True
-    """Whether thinking without a signature is refused."""
+    """Whether thinking without a signature is rejected."""
     pairs_thinking: bool = False
-    """Whether thinking at the end of a response is refused."""
+    """Whether thinking at the end of a response is rejected."""
     accepts_artifacts: Literal["none", "own", "any"] = "none"
-    """Whose artifacts a response may have: none, its own, or any whose bytes are inline."""
+    """Which artifacts a response may contain: none, those of `issuers`, or any with inline data."""
     accepts_foreign_citations: bool = True
-    """Whether text of other providers may carry citations, too."""
+    """Whether text of other providers may have citations."""
     developer_role: bool = False
-    """Whether developer messages may stand at the beginning."""
+    """Whether the first messages may be developer messages."""
     developer_origins: frozenset[str] = frozenset()
     """Other providers of the protocol whose clients send developer messages at any position."""
     accepts_blank_text: bool = True
     alternates_roles: bool = False
-    """Whether two messages of one role may not follow each other."""
+    """Whether adjacent messages must have different roles."""
     joins_text: bool = False
-    """Whether a message of several texts has to become one text."""
+    """Whether the texts of a message must be joined to one text."""
     allows_user_after_tool: bool = True
     """Whether a user message may directly follow a tool result."""
     prefill: Literal["any", "unfinished", "none"] = "any"
-    """Whether an assistant message may be last: any, an unfinished response, or none."""
+    """Which assistant messages may be last: any, unfinished responses only, or none."""
     starts_with_user: bool = False
     """Whether the first message after the instructions must be a user message."""
     accepts_trailing_space: bool = True
-    """Whether a last assistant message may end in whitespace."""
+    """Whether the last assistant message may end in whitespace."""
     cache_marks: int = 0
-    """How many blocks a request may mark as the end of a reusable prefix."""
+    """The most cache marks in a request."""
     can_mark_calls: bool = True
     """Whether a call can carry a cache mark."""
     unmarkable_blocks: frozenset[str] = frozenset()
@@ -79,36 +79,36 @@ class MessageRules(Struct, frozen=True, kw_only=True):
 
 
 class Target(MessageRules, frozen=True, kw_only=True):
-    """What one model behind one adapter accepts: the rules of its host and its own limits."""
+    """What one model behind one adapter accepts: the rules of the host and limits of the model."""
 
     adapter: str
-    """The adapter that losses name."""
+    """The name of the adapter, which losses contain."""
     model: str = ""
     user_blocks: frozenset[str] = frozenset({"text"})
-    """The types of blocks that a user message may have."""
+    """The types of blocks that a user message may contain."""
     image_media_types: frozenset[str] = frozenset()
-    """The media types of images that it accepts inline."""
+    """The media types of inline images."""
     large_image_side: int | None = None
-    """From how many pixels on an image is too large if there are many."""
+    """The longest side of an image in pixels if a request has many images."""
     file_blocks: frozenset[str] = frozenset({"document"})
-    """The types of blocks whose media may be given by the id of an uploaded file."""
+    """The types of blocks whose media may be the id of an uploaded file."""
     accepts_tools: bool = True
     accepts_thinking_ids: bool = False
     """Whether the id of a thinking block replaces its signature, because responses are stored."""
     include_thinking: bool = False
-    """Whether thinking that it does not accept is sent as marked text."""
+    """Whether thinking that is not accepted is sent as text with `<thinking>` tags."""
     stores_history: bool = False
-    """Whether results may answer calls of a response that it stores, and that is not sent."""
+    """Whether results may refer to calls of a stored response that the request does not contain."""
     system: Literal["anywhere", "first"] = "first"
-    """Where system messages may stand."""
+    """The allowed position of system messages."""
     min_cached_tokens: int = 0
-    """How long a prefix has to be for the target to cache it."""
+    """The shortest prefix that is cached, in tokens."""
     accepts_long_marks: bool = True
-    """Whether a marked prefix may live for an hour."""
+    """Whether a prefix may be cached for one hour."""
 
 
 def foreign_maker(message: Message, target: Target) -> str | None:
-    """Return the maker of the model of a response, if the target's model has another (T203)."""
+    """Return the vendor of the model of a response if that of the target differs (T203)."""
     model = message.metadata.model
     if not target.maker_pattern or model is None:
         return None
@@ -124,8 +124,8 @@ def _maker_of(pattern: str, model: str) -> str | None:
 
 
 def is_native(message: Message, target: Target) -> bool:
-    """Whether a message comes from a client of the target, and so is sent as it is.
+    """Whether a message comes from a client of the target, so that it is sent unchanged.
 
-    A response of the target is not native: it may be empty, blank or cut off, and is repaired.
+    A response of the target is not native: it may be empty, blank or truncated and need a repair.
     """
     return message.metadata.origin == target.adapter and message.metadata.model is None

@@ -1,7 +1,7 @@
-"""Tool calls and results of a history, repaired for a target: each call is answered once, at once.
+"""Projection of tool calls and results: each call gets exactly one result, directly after it.
 
-Repairs act on complete exchanges and never between a call and its results. The store is not
-touched: what is added or moved here exists in one request only.
+An exchange is a response with calls and the results of these calls. Repairs never insert messages
+into an exchange. Added and moved results exist only in the request; the store is not changed.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ from metis.projection.target import Target, is_native
 
 NO_RESULT = "No result of this call is available. It may or may not have run."
 """The result of an unanswered call; it claims nothing about the cause (T21)."""
-# Gemini 3 answers 400 to a name that begins with a digit, such as `1password_get_item`.
+# Gemini 3 rejects a name that begins with a digit, such as `1password_get_item`, with 400.
 PORTABLE_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]*")
 """A tool name that every target accepts, if it is not too long."""
 
@@ -52,12 +52,12 @@ _decode = msgspec.json.Decoder().decode
 
 
 def are_complete(messages: Sequence[Message], target: Target) -> bool:
-    """Whether no exchange has to be repaired, as is usual.
+    """Whether all exchanges are complete, so that no repair is needed.
 
-    What came from a client of the target may have several responses in a row before their results,
-    and results in any order.
+    Native messages may be several responses in a row before their results, and results in any
+    order.
     """
-    # Ordered, and with a first item that is found at once however many were removed before it.
+    # An OrderedDict finds its first item in constant time even after many removals.
     open_calls: OrderedDict[str, None] = OrderedDict()
     call_ids: set[str] = set()
     for message in messages:
@@ -67,7 +67,7 @@ def are_complete(messages: Sequence[Message], target: Target) -> bool:
                 return False
             call_id = result.tool_use_id
             if call_id not in open_calls:
-                # The call may be in a response that the target stores and the request leaves out.
+                # The call may be in a stored response that the request does not contain.
                 if target.stores_history and call_id not in call_ids:
                     continue
                 return False
@@ -86,7 +86,7 @@ def are_complete(messages: Sequence[Message], target: Target) -> bool:
 
 
 def repair_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Return the history with every call answered right after it, once (T15, T17, T19-T23)."""
+    """Return the history with one result directly after every call (T15, T17, T19-T23)."""
     messages = [part for message in messages for part in _single_results(message, recorder)]
     ids = _UniqueIds(recorder)
     messages = [ids.rename(message) for message in messages]
@@ -97,7 +97,7 @@ def repair_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> lis
             result = result_of(message)
             is_orphan = index in results.orphans
             if result is not None and is_orphan and recorder.target.stores_history:
-                repaired.append(message)  # its call is in a response that the target stores
+                repaired.append(message)  # the call is in a response that the target stores
             elif result is None or is_orphan:
                 reason = "the call that it answers is not in the history"
                 repaired.append(_result_as_text(message, recorder, reason))
@@ -108,7 +108,7 @@ def repair_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> lis
 
 
 class _Results:
-    """The results of a history by call, and the indexes of those whose call is not in it."""
+    """The results of a history by call; `orphans` are the indexes of results without a call."""
 
     def __init__(self, messages: Sequence[Message], recorder: LossRecorder) -> None:
         self._recorder = recorder
@@ -141,6 +141,7 @@ class _Results:
         self._by_call[call_id] = message
 
     def pop(self, call: ToolUseBlock, message: Message) -> Message:
+        """Remove and return the result of a call; a missing one is synthesised."""
         result = self._by_call.pop(call.id, None)
         if result is not None:
             return result
@@ -158,7 +159,7 @@ class _Results:
 
 
 def _single_results(message: Message, recorder: LossRecorder) -> list[Message]:
-    # One result per message lets results be moved, dropped or completed one by one.
+    # With one result per message, each can be moved, dropped or completed separately.
     if message.role != Role.TOOL or len(message.content) == 1:
         return [message]
     if not message.content:
@@ -169,8 +170,8 @@ def _single_results(message: Message, recorder: LossRecorder) -> list[Message]:
         hints = tuple(replace(h, after=0) for h in message.metadata.hints if h.after == index)
         is_result = isinstance(block, ToolResultBlock)
         call_id = block.tool_use_id if is_result else None
-        what = "the result is sent as its own message" if is_result else "sent as a user message"
-        recorder.record_altered(message, block.type, path, what)
+        reason = "the result is sent as its own message" if is_result else "sent as a user message"
+        recorder.record_altered(message, block.type, path, reason)
         metadata = replace(message.metadata, parent_tool_use_id=call_id, hints=hints)
         role = message.role if is_result else Role.USER
         parts.append(replace(message, role=role, content=(block,), metadata=metadata))
@@ -178,7 +179,7 @@ def _single_results(message: Message, recorder: LossRecorder) -> list[Message]:
 
 
 def flatten_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Return calls and results as text, for a model without tools; no content is lost."""
+    """Return the history with calls and results as text, for a model without tools."""
     flat = list(messages)
     for index, message in enumerate(messages):
         if is_native(message, recorder.target):
@@ -191,12 +192,12 @@ def flatten_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> li
 
 
 def _result_as_text(message: Message, recorder: LossRecorder, reason: str) -> Message:
-    # A result without its call is refused by every API; as text it stays readable (T20).
+    # Every API rejects a result without its call; as text the model can still read it (T20).
     result = result_of(message)
     content = message.content if result is None else result.content
     recorder.record_as_text(message.content[0], message, "$.content[0]", reason)
-    lead = TextBlock("Result of an earlier tool call:")
-    flat = with_blocks(message, [(0, lead), *((0, block) for block in content)])
+    heading = TextBlock("Result of an earlier tool call:")
+    flat = with_blocks(message, [(0, heading), *((0, block) for block in content)])
     metadata = replace(flat.metadata, parent_tool_use_id=None)
     return replace(flat, role=Role.USER, metadata=metadata)
 
@@ -212,7 +213,7 @@ def _calls_as_text(message: Message, recorder: LossRecorder) -> Message:
 
 
 def call_as_text(call: ToolUseBlock) -> TextBlock:
-    """Describe a call as text; arguments that are not JSON appear as they came."""
+    """Return a text that describes a call; invalid arguments are included unchanged."""
     if call.invalid is not None:
         return TextBlock(f"[called {call.name} with {call.invalid.raw}]")
     arguments = msgspec.json.encode(call.input, order="deterministic").decode()
@@ -220,7 +221,7 @@ def call_as_text(call: ToolUseBlock) -> TextBlock:
 
 
 class _UniqueIds:
-    """Renames calls so that no id is empty or names two calls; results follow (T08-T10)."""
+    """Renames calls with an empty or repeated id, and their results accordingly (T08-T10)."""
 
     def __init__(self, recorder: LossRecorder) -> None:
         self._recorder = recorder
@@ -230,6 +231,7 @@ class _UniqueIds:
         self._latest: dict[str, str] = {}
 
     def rename(self, message: Message) -> Message:
+        """Return a message with unique ids of its calls, or with the new id of its result."""
         if message.role == Role.ASSISTANT:
             return self._rename_calls(message)
         if message.role == Role.TOOL:
@@ -237,7 +239,7 @@ class _UniqueIds:
         return message
 
     def _rename_calls(self, message: Message) -> Message:
-        # By id: comparing each call with all others would take quadratic time.
+        # Grouped by id: comparing each call with all others would take quadratic time.
         calls: dict[str, list[ToolUseBlock] | set[ToolUseBlock]] = {}
         content: list[IndexedBlock] = []
         for index, block in enumerate(message.content):
@@ -246,7 +248,7 @@ class _UniqueIds:
                 continue
             same_id = calls.get(block.id)
             if isinstance(same_id, list):
-                # Few ids repeat; a hash costs more than a comparison.
+                # Converted only on repetition, because few ids repeat and hashing a call is slow.
                 same_id = calls[block.id] = set(same_id)
             if block.id and same_id is not None and block in same_id:
                 path, reason = f"$.content[{index}]", "the response holds the same call twice"
@@ -258,8 +260,8 @@ class _UniqueIds:
                     same_id.add(block)
                 renamed = self._rename_call(block, message, index, is_first=same_id is None)
                 content.append((index, renamed))
-        same = are_identical([block for _, block in content], message.content)
-        return message if same else with_blocks(message, content)
+        is_unchanged = are_identical([block for _, block in content], message.content)
+        return message if is_unchanged else with_blocks(message, content)
 
     def _rename_call(
         self, call: ToolUseBlock, message: Message, index: int, *, is_first: bool
@@ -267,7 +269,7 @@ class _UniqueIds:
         count = self._counts.get(call.id, 0)
         self._counts[call.id] = count + 1
         new_id = call.id
-        # A new id depends only on what came before it: it is the same in every later request.
+        # A new id depends only on earlier calls, so that it is the same in every later request.
         while not new_id or new_id in self._used:
             new_id = hashed_tool_id(message.session_id, call.id, str(count))
             count += 1
@@ -304,14 +306,14 @@ class _UniqueIds:
 
 @lru_cache(maxsize=1000)
 def wire_tool_name(name: str, max_length: int = 64) -> str:
-    """Return a tool name that a target accepts: the same, or a short form with a hash (T111).
+    """Return a tool name that a target accepts: unchanged, or a short form with a hash (T111).
 
     >>> wire_tool_name("read_file"), wire_tool_name("files/read me")
     ('read_file', 'files_read_me_80fe9844')
     """
     if len(name) <= max_length and PORTABLE_NAME.fullmatch(name):
         return name
-    # The hash keeps two names apart that differ only in characters which are replaced.
+    # The hash distinguishes names that differ only in replaced characters.
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
     stem = _FOREIGN_CHARACTERS.sub("_", name).strip("_") or "tool"
     stem = stem if stem[0].isalpha() else f"tool_{stem}"
@@ -320,7 +322,10 @@ def wire_tool_name(name: str, max_length: int = 64) -> str:
 
 
 def project_calls(messages: list[Message], recorder: LossRecorder) -> list[Message]:
-    """Return calls with names and arguments that the target accepts; results state the faults."""
+    """Return the history with accepted names and arguments of calls.
+
+    The result of a call with invalid arguments explains the fault.
+    """
     faults: dict[str, InvalidInput] = {}
     sent: list[Message] = []
     for message in messages:
@@ -333,8 +338,8 @@ def project_calls(messages: list[Message], recorder: LossRecorder) -> list[Messa
                 else block
                 for index, block in enumerate(message.content)
             )
-            same = are_identical(content, message.content)
-            sent.append(message if same else replace(message, content=content))
+            is_unchanged = are_identical(content, message.content)
+            sent.append(message if is_unchanged else replace(message, content=content))
         elif faults and (result := result_of(message)) is not None:
             fault = faults.pop(result.tool_use_id, None)
             sent.append(_with_fault(message, result, fault, recorder))
@@ -352,7 +357,7 @@ def _project_call(
         fail_if_critical(call, message, path, reason)
         recorder.record_altered(message, "tool_use", f"{path}.name", reason)
         call = replace(call, name=name)
-    # Only Chat Completions sends arguments as a string; elsewhere an object is required (T32).
+    # Only Chat Completions has arguments as a string; other protocols require an object (T32).
     if call.invalid is not None and not recorder.target.accepts_raw_arguments:
         reason = "its arguments are not a JSON object; sent inside of one"
         fail_if_critical(call, message, path, reason)
@@ -362,7 +367,7 @@ def _project_call(
 
 
 def _wrapped(raw: str) -> dict[str, Any]:
-    """Return an object that holds arguments which are not an object (T32).
+    """Return an object that contains arguments which are not an object (T32).
 
     >>> _wrapped("[1]"), _wrapped('{"a":')
     ({'_value': [1]}, {'_raw': '{"a":'})
@@ -377,7 +382,7 @@ def _wrapped(raw: str) -> dict[str, Any]:
 def _with_fault(
     message: Message, result: ToolResultBlock, fault: InvalidInput | None, recorder: LossRecorder
 ) -> Message:
-    # The model must learn why its call failed, or it will repeat it (T32).
+    # Without the reason the model would repeat the same call (T32).
     if fault is None:
         return message
     text = f"The arguments of this call were not valid: {fault.error}"
@@ -392,10 +397,10 @@ def _with_fault(
 def drop_unpaired_server_calls(
     messages: Sequence[Message], recorder: LossRecorder
 ) -> list[Message]:
-    """Leave out server-side calls without a result, and results without a call (T197).
+    """Drop server-side calls without a result, and server-side results without a call (T197).
 
-    No client answers such calls. A call of the turn under way may still be running: code that the
-    provider runs waits for the results of the calls that it makes itself (T222).
+    Such results cannot be synthesised. A call of the current turn stays, because it may be running:
+    code that the provider runs may wait for results of calls to the client (T222).
     """
     if not any(isinstance(block, OpaqueBlock) for m in messages for block in m.content):
         return list(messages)
@@ -417,16 +422,16 @@ def drop_unpaired_server_calls(
             sent.append(message)
             continue
         reason = "a server-side call and its result belong together, and one is missing"
-        for at in unpaired:
-            path = f"$.content[{at}]"
-            recorder.record_block(Change.DROPPED, message.content[at], message, path, reason)
-        rest = [one for one in enumerate(message.content) if one[0] not in unpaired]
-        sent.append(with_blocks(message, rest))
+        for block_index in unpaired:
+            block, path = message.content[block_index], f"$.content[{block_index}]"
+            recorder.record_block(Change.DROPPED, block, message, path, reason)
+        remaining = [pair for pair in enumerate(message.content) if pair[0] not in unpaired]
+        sent.append(with_blocks(message, remaining))
     return sent
 
 
 def _server_halves(message: Message, issuers: frozenset[str]) -> Iterator[tuple[int, str, bool]]:
-    """Yield index and call id of each server-side call or result, and whether it is the call."""
+    """Yield the index and call id of each server-side call or result, and whether it is a call."""
     for index, block in enumerate(message.content):
         if not isinstance(block, OpaqueBlock) or block.kind is None or block.issuer not in issuers:
             continue
@@ -438,7 +443,7 @@ def _server_halves(message: Message, issuers: frozenset[str]) -> Iterator[tuple[
 
 
 def _server_call_id(data: Any, *, is_call: bool) -> Any:
-    # Bedrock has the id one level deeper than Anthropic.
+    # Bedrock nests the id one level deeper than Anthropic.
     fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     inner = fields.get("toolUse" if is_call else "toolResult")
     if isinstance(inner, dict):

@@ -1,4 +1,4 @@
-"""Streams: events of an answer as it comes, what they add up to, and the frames that carry them."""
+"""Streams: the events of a response, their accumulation to content, and the byte framings."""
 
 from metis.streaming.accumulator import Accumulator
 from metis.streaming.arguments import parse_arguments

@@ -1,7 +1,7 @@
-"""Accumulator: adds up the stream events of one response to its content.
+"""Accumulator: builds the content of a response from its stream events.
 
-Sessions do not need it, because stream decoders build the message themselves; the law checker
-compares its result with theirs, and programs that consume events can use it.
+Sessions do not need it, because stream decoders build the message themselves. `metis verify`
+compares both results, and programs that consume events can use it.
 """
 
 from collections.abc import Mapping
@@ -33,10 +33,10 @@ from metis.streaming.events import (
 
 
 class Accumulator:
-    """Adds up the events of one response; `content` is available at any moment.
+    """Builds the content of one response from its events; `content` is available at any time.
 
-    A call that has not ended has the arguments that arrived so far: as input if they are a JSON
-    object already, else as invalid input with the raw text.
+    A call that has not ended has the arguments received so far: as input if they are a complete
+    JSON object, else as invalid input with the raw text.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Accumulator:
             case ThinkingDelta():
                 partial = self._partial(event.content_block_index, "thinking")
                 partial.pieces.append(event.text)
-                # The signature comes with one delta only; later ones without it do not remove it.
+                # Only one delta has the signature; later ones without it do not remove it.
                 partial.signature = event.signature or partial.signature
             case ToolUseStart():
                 partial = self._partial(event.content_block_index, "tool_use")
@@ -81,7 +81,7 @@ class Accumulator:
         return tuple(self._blocks[index].block() for index in sorted(self._blocks))
 
     def partial_input(self, index: int) -> dict[str, Any]:
-        """Return the arguments so far of the call at an index: for display, never as an input."""
+        """Return the arguments so far of the call at an index, for display only."""
         partial = self._blocks.get(index)
         return (
             partial_arguments("".join(partial.pieces))
@@ -97,7 +97,7 @@ class Accumulator:
 
 
 class _PartialBlock:
-    """One block that is arriving."""
+    """One block while its events are received."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

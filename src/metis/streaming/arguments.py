@@ -1,4 +1,4 @@
-"""Arguments of tool calls: from the raw text that models write to the input of a call."""
+"""Arguments of tool calls: parsing of the raw text that a model wrote into the input of a call."""
 
 import json
 import re
@@ -15,22 +15,22 @@ from metis.canonical.schema.subset import describe
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(order="deterministic").encode
 MAX_JOINED_OBJECTS: Final = 64
-"""How many objects in one text are read as calls."""
+"""How many joined objects in one text are split into calls."""
 
 _NOT_SPACE = re.compile(r"\S")
 _CLOSING = {"{": "}", "[": "]"}
 _BRACKET = re.compile(r"[][{}]")
-# Possessive, and an end mark that may be missing: a string that is never closed would be scanned
-# again from each of the quotation marks in it.
+# Possessive, and with an optional closing quote: otherwise an unclosed string would be scanned
+# again from each quotation mark in it, in quadratic time.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
-# A backslash that is not escaped itself, with the beginning of its escape sequence.
+# An unescaped backslash at the end, with the incomplete escape sequence that it starts.
 _HALF_ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
 
 
 def mark_invalid_calls(message: Message, arguments: Iterable[Sequence[str]]) -> Message:
-    """Mark every call of a message whose arguments are not a JSON object as invalid (T32).
+    """Return a message in which calls are invalid if their arguments are not a JSON object (T32).
 
-    `arguments` are the pieces that arrived for each of its blocks.
+    `arguments` are the received pieces of arguments of each block.
     """
     faults = [parse_arguments("".join(pieces))[1] for pieces in arguments]
     if not any(faults):
@@ -50,11 +50,11 @@ _decoder = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def parse_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
-    """Parse the raw text of arguments to the input of a call.
+    """Parse the raw text of arguments into the input of a call.
 
-    No text is an empty input: models omit the arguments of tools without parameters (T34). Some
-    models write `{}` and append the real object (T35). Text that is not a JSON object gives an
-    empty input with the raw text and the fault, so that no call runs with wrong arguments.
+    An empty text is an empty input: models omit the arguments of tools without parameters (T34).
+    Some models write `{}` before the real object (T35). For text that is not a JSON object, returns
+    an empty input and an InvalidInput with text and fault, so that the call is not run.
     """
     try:
         value = _decode_any(text.encode())
@@ -71,55 +71,55 @@ def parse_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
 
 
 def parse_arguments_exactly(text: str) -> tuple[dict[str, Any], InvalidInput | None, bool]:
-    """Parse arguments, and return whether the text is exactly what we would write for the input."""
+    """Parse arguments, and return whether encoding the input would give exactly the same text."""
     try:
         data = text.encode()
         value = _decode_any(data)
     except (ValueError, RecursionError):
         return *parse_arguments(text), False
-    # Rare enough to parse twice.
+    # Parsed twice, but this case is rare.
     if type(value) is not dict:
         return *parse_arguments(text), False
     return cast("dict[str, Any]", value), None, _encode(value) == data
 
 
 def split_joined_objects(text: str) -> list[dict[str, Any]]:
-    """Split objects that were joined into one text (T35); return none if there are not several.
+    """Split objects that a model joined into one text (T35); empty unless there are several.
 
-    More than `MAX_JOINED_OBJECTS`, or empty ones alone, are not parallel calls: a model repeats
-    itself, or an attacker wants us to run 50,000 of them. They stay one text.
+    More than `MAX_JOINED_OBJECTS` objects, or only empty ones, are not split: they are repetitions
+    of a model, or an attack that would run thousands of calls.
     """
     objects: list[dict[str, Any]] = []
     text = text.strip()
     start = 0
     while text.startswith("{", start):
         try:
-            # An offset instead of the rest: copies would cost the square of the length.
+            # Decoded at an offset: copies of the remaining text would take quadratic time.
             _, end = _decoder.raw_decode(text, start)
-            # The parser of the standard library accepts what no message can hold: half a surrogate
-            # pair, and integers of any length.
+            # The standard library accepts lone surrogates and integers of any length, which a
+            # message cannot contain; msgspec rejects both.
             value = _decode_any(text[start:end].encode())
         except (ValueError, RecursionError):
             return []
         objects.append(cast("dict[str, Any]", value))
         if len(objects) > MAX_JOINED_OBJECTS:
             return []
-        rest = _NOT_SPACE.search(text, end)
-        start = rest.start() if rest else len(text)
+        following = _NOT_SPACE.search(text, end)
+        start = following.start() if following else len(text)
     return objects if len(objects) > 1 and start == len(text) and any(objects) else []
 
 
 def partial_arguments(text: str) -> dict[str, Any]:
-    """Parse arguments that are still arriving, for display only and never as an input (T123).
+    """Parse incomplete arguments, for display only and never as the input of a call (T123).
 
     >>> partial_arguments('{"path": "notes.t')
     {'path': 'notes.t'}
     """
-    # Strings are masked by as many underscores, so that brackets in them do not count and offsets
-    # stay valid.
+    # Strings are replaced by underscores of the same length, so that brackets in them are ignored
+    # and offsets remain valid.
     outside_strings = _STRING.sub(lambda string: "_" * len(string[0]) if string[1] else '"', text)
     end = outside_strings.find('"')
-    if end >= 0:  # the last string is incomplete; half of an escape is dropped
+    if end >= 0:  # the last string is incomplete; an incomplete escape sequence is dropped
         outside_strings = outside_strings[:end]
         text = _HALF_ESCAPE.sub(r"\1", text)
         closed = _decode_object(text + '"' + _closing_brackets(outside_strings))
@@ -127,7 +127,7 @@ def partial_arguments(text: str) -> dict[str, Any]:
         closed = _decode_object(text + _closing_brackets(outside_strings))
     if closed is not None:
         return closed
-    # What follows the last complete value is dropped.
+    # The text after the last complete value is dropped.
     end = max(outside_strings.rfind(mark) + (mark != ",") for mark in "{}[],")
     if end <= 0:
         return {}
@@ -135,7 +135,7 @@ def partial_arguments(text: str) -> dict[str, Any]:
 
 
 def _closing_brackets(outside_strings: str) -> str:
-    """Return the brackets that close what is open in a text without strings."""
+    """Return the closing brackets for the open ones in a text without strings."""
     closers: list[str] = []
     for bracket in _BRACKET.findall(outside_strings):
         if bracket in _CLOSING:

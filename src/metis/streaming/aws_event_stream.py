@@ -1,8 +1,8 @@
-"""The binary AWS event stream: bytes in, frames out, cut anywhere.
+"""The binary AWS event stream: parser for chunks split at any position, and frame encoder.
 
-A frame is a length, the length of its headers, a checksum of these two, the headers, the payload
-and a checksum of everything before. A wrong checksum, an exception in place of an event and a frame
-that was cut off end the stream with an error; a stream without one ended normally (T135).
+A frame consists of its length, the length of its headers, a checksum of both, the headers, the
+payload and a checksum of all preceding bytes. The stream ends with an error after a wrong checksum,
+an exception frame or a truncated frame; otherwise it has ended normally (T135).
 """
 
 import struct
@@ -29,7 +29,7 @@ _PRELUDE = struct.Struct(">III")
 _CHECKSUM_SIZE = 4
 _MIN_FRAME_BYTES = _PRELUDE.size + _CHECKSUM_SIZE
 _MAX_CACHED_HEADER_BYTES = 256
-"""Headers up to this size are cached: a stream repeats the same few."""
+"""Parsed headers up to this size are cached, because a stream repeats a few of them."""
 
 HeaderValue = str | bytes | int | bool
 
@@ -43,7 +43,7 @@ class EventFrame(Struct, frozen=True):
 
 
 class _ExceptionPayload(Struct):
-    """The part of an exception's payload that is read."""
+    """The part of the payload of an exception that is used."""
 
     message: str = ""
 
@@ -51,7 +51,7 @@ class _ExceptionPayload(Struct):
 _EXCEPTIONS: Mapping[str, tuple[type[ProviderError], int]] = {
     "accessDeniedException": (AuthenticationError, 403),
     "internalServerException": (ServerError, 500),
-    # The model is being loaded; AWS asks to retry, as after throttling.
+    # The model is being loaded; AWS expects a retry, as after throttling.
     "modelNotReadyException": (RateLimitError, 429),
     "modelStreamErrorException": (ServerError, 424),
     "modelTimeoutException": (NetworkError, 408),
@@ -64,9 +64,9 @@ _decode_exception = msgspec.json.Decoder(_ExceptionPayload).decode
 
 
 class EventStreamParser:
-    """Splits a stream of bytes into frames; feed it as the bytes arrive, then finish.
+    """Splits a stream of bytes into frames: `feed` each chunk, then `finish`.
 
-    `error` is set when the stream is broken or reports a failure; no frame comes after that.
+    `error` is set if the stream is damaged or contains an exception; no frames follow it.
     """
 
     def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
@@ -97,7 +97,7 @@ class EventStreamParser:
         return frames
 
     def _available(self, chunk: bytes) -> bytes:
-        """Return the bytes to parse; none while a frame that began before is incomplete."""
+        """Return the bytes to parse; none as long as the buffered frame is incomplete."""
         if not self._buffer:
             return chunk
         self._buffer += chunk
@@ -107,14 +107,14 @@ class EventStreamParser:
         return data
 
     def finish(self) -> None:
-        """Note that no more bytes come; an incomplete frame is an error."""
-        # The framing has no end marker, so an incomplete frame is the only sign of a cut (T135).
+        """Mark the end of the bytes; an incomplete frame sets `error`."""
+        # The framing has no end marker: only an incomplete frame shows a truncated stream (T135).
         if self._buffer and self.error is None:
             self.error = NetworkError("the event stream was cut off inside of a frame")
 
 
 def encode_event_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """Encode a frame whose headers are texts."""
+    """Encode a frame with string headers."""
     encoded_headers = b"".join(
         bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value
         for name, value in ((name, text.encode()) for name, text in headers.items())
@@ -126,17 +126,17 @@ def encode_event_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
 
 
 class _BrokenFrameError(ValueError):
-    """Bytes that are not a frame."""
+    """Raised for bytes that are not a valid frame."""
 
 
 def _size_at(buffer: bytes | bytearray, start: int, limits: StreamLimits) -> int | None:
-    """Return the size of the frame that begins at an offset; None if it is incomplete."""
+    """Return the size of the frame at an offset; None if it is incomplete."""
     if len(buffer) - start < _PRELUDE.size:
         return None
     size, header_size, checksum = _PRELUDE.unpack_from(buffer, start)
     if zlib.crc32(buffer[start : start + _PRELUDE.size - _CHECKSUM_SIZE]) != checksum:
         raise _BrokenFrameError("the checksum of a prelude is wrong")
-    # Without the limit a broken length would make us wait and buffer forever.
+    # Without the limit a damaged length would cause unlimited buffering.
     if size > limits.frame_bytes:
         raise limit_error(limits, "frame_bytes")
     if size < _MIN_FRAME_BYTES + header_size:
@@ -206,7 +206,7 @@ _HEADER_READERS: Mapping[int, _Reader] = {
     8: _number_reader(">q"),
     9: lambda data, offset: (data[offset : offset + 16], offset + 16),
 }
-"""How the value of a header is read, by the type number of the AWS format."""
+"""The readers of header values, by the type number of the AWS format."""
 
 
 def _error_of(frame: EventFrame) -> ProviderError | None:
@@ -227,7 +227,7 @@ def _error_of(frame: EventFrame) -> ProviderError | None:
 
 
 def _exception_text(payload: bytes) -> str:
-    """Return the message of an exception, whose payload is JSON in most cases."""
+    """Return the message of an exception, whose payload is usually JSON."""
     try:
         return _decode_exception(payload).message
     except (ValueError, RecursionError):

@@ -1,13 +1,13 @@
-"""StreamEvent: what happens while a response arrives, the same for every provider.
+"""StreamEvent: the typed events of one response, the same for every provider.
 
 Order: one `message_start`, then deltas, then exactly one `message_complete` or `error`. A tool call
 is one `tool_use_start`, any number of `tool_use_input_delta`, one `tool_use_end`. The index of the
-content block never decreases. Deltas are for user interfaces and for translation; the message that
-`message_complete` carries is the result.
+content block never decreases. Deltas are for user interfaces and for translation to other
+protocols; the result is the message in `message_complete`.
 
-`original_form` is how the provider announced a response or a part, without the text that follows in
-deltas: its ids, its kind, and keys that the canonical form has no field for. The first delta of a
-part has it, and only encoders of the same protocol read it.
+`original_form` is the JSON with which the provider started a response or a part, without the text
+of later deltas: ids, kind, and keys that the canonical form has no field for. The first delta of a
+part carries it, and only encoders of the same protocol read it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,8 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason, Usage
 
 
-# A response has thousands of events; without tracking by the garbage collector each one is cheaper.
+# `gc=False`, because a response has thousands of events and the garbage collector need not track
+# them.
 class Event(Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
     """Base class of all stream events."""
 
@@ -47,24 +48,24 @@ class Event(Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True)
 
 
 class MessageStart(Event, frozen=True, tag="message_start"):
-    """A response begins."""
+    """The start of a response."""
 
     type: ClassVar[Literal["message_start"]] = "message_start"
     model: str | None = None
     response_id: str | None = None
     role: str = "assistant"
     protocol: str | None = None
-    """The protocol that the provider ids in this stream belong to."""
+    """The protocol of the provider ids and original forms in this stream."""
     provider: str | None = None
     original_form: Mapping[str, Any] | None = None
     issuer: str | None = None
-    """Who sealed the thinking of this stream, if that is one host or account of the provider."""
+    """The issuer of sealed thinking in this stream, if it is a host or account of the provider."""
 
 
 class TextDelta(Event, frozen=True, tag="text_delta"):
-    """More text of a text block, and citations of it that come while it is written.
+    """A piece of a text block, and citations that the provider sends with it.
 
-    Providers that cite at the end only have their citations in the message.
+    Citations that a provider sends only at the end are in the message of `message_complete`.
     """
 
     type: ClassVar[Literal["text_delta"]] = "text_delta"
@@ -75,10 +76,10 @@ class TextDelta(Event, frozen=True, tag="text_delta"):
 
 
 class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
-    """More thinking; the signature, if there is one, comes with the last delta.
+    """A piece of thinking; the last delta carries the signature, if there is one.
 
-    `format` comes with the first delta of thinking that the host wrote into its text, and with a
-    signature that has one; `id` is the provider's id of the thinking, beside its signature.
+    `format` is set in the first delta of thinking that the host wrote into its text, and with a
+    signature of a certain format. `id` is the provider's id of the thinking.
     """
 
     type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
@@ -91,7 +92,7 @@ class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
 
 
 class ToolUseStart(Event, frozen=True, tag="tool_use_start"):
-    """A tool call begins; `tool_use_id` is ours, `provider_id` the provider's."""
+    """The start of a tool call; `tool_use_id` is the canonical id, `provider_id` the wire id."""
 
     type: ClassVar[Literal["tool_use_start"]] = "tool_use_start"
     content_block_index: int
@@ -102,7 +103,7 @@ class ToolUseStart(Event, frozen=True, tag="tool_use_start"):
 
 
 class ToolUseInputDelta(Event, frozen=True, tag="tool_use_input_delta"):
-    """More of the arguments, as raw text that need not be valid JSON alone."""
+    """A piece of the arguments of a call, as raw text that need not be valid JSON."""
 
     type: ClassVar[Literal["tool_use_input_delta"]] = "tool_use_input_delta"
     content_block_index: int
@@ -111,7 +112,7 @@ class ToolUseInputDelta(Event, frozen=True, tag="tool_use_input_delta"):
 
 
 class ToolUseEnd(Event, frozen=True, tag="tool_use_end"):
-    """A tool call is complete; `final_input` replaces what was assembled from deltas."""
+    """The end of a tool call; `final_input` replaces the input assembled from deltas."""
 
     type: ClassVar[Literal["tool_use_end"]] = "tool_use_end"
     content_block_index: int
@@ -122,7 +123,7 @@ class ToolUseEnd(Event, frozen=True, tag="tool_use_end"):
 
 
 class BlockAdded(Event, frozen=True, tag="block_added"):
-    """A block that arrives at once: redacted thinking, artifacts, opaque parts."""
+    """A complete block without deltas: redacted thinking, an artifact, an opaque part."""
 
     type: ClassVar[Literal["block_added"]] = "block_added"
     content_block_index: int
@@ -131,14 +132,14 @@ class BlockAdded(Event, frozen=True, tag="block_added"):
 
 
 class UsageUpdate(Event, frozen=True, tag="usage_update"):
-    """The usage so far; the last update counts."""
+    """The usage so far; each update replaces the one before."""
 
     type: ClassVar[Literal["usage_update"]] = "usage_update"
     usage: Usage
 
 
 class MessageComplete(Event, frozen=True, tag="message_complete"):
-    """The response is complete; `message` equals that of an unstreamed response."""
+    """The end of a complete response; `message` equals that of a plain response."""
 
     type: ClassVar[Literal["message_complete"]] = "message_complete"
     stop_reason: StopReason
@@ -146,7 +147,7 @@ class MessageComplete(Event, frozen=True, tag="message_complete"):
 
 
 class StreamError(Event, frozen=True, tag="error"):
-    """The stream failed; `message` holds what had arrived, with the status error."""
+    """The end of a failed stream; `message` is the partial message, with the status `error`."""
 
     type: ClassVar[Literal["error"]] = "error"
     error_class: str
@@ -186,8 +187,8 @@ _ERROR_CLASSES = {
 
 
 def provider_error(end: StreamError, provider: str) -> ProviderError:
-    """Return the typed error with which the stream of a provider ended."""
-    # The class travels by name, because events are plain data that may come from another process.
+    """Return the typed error of a stream that ended with an error event."""
+    # The event has only the name of the class, because events are data that can be serialised.
     kind = _ERROR_CLASSES.get(end.error_class, OtherProviderError)
     if kind is NetworkError:
         return NetworkError(end.text, provider=provider, status=end.status, response_began=True)
@@ -200,10 +201,10 @@ def events_of_message(
     wire_ids: Mapping[str, str] = MappingProxyType({}),
     forms: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[StreamEvent]:
-    """Yield the events of a response that was not streamed: one delta for each block.
+    """Yield the events of a plain response: one delta for each block.
 
-    `wire_ids` are the ids that the provider gave to calls, in `protocol`, and `forms` the original
-    forms of blocks by their index.
+    `wire_ids` are the wire ids of calls in `protocol`, by tool_use_id; `forms` are the original
+    forms of blocks, by index.
     """
     message_id, metadata = message.id, message.metadata
     yield MessageStart(
@@ -219,9 +220,9 @@ def events_of_message(
                 form = forms.get(str(index))
                 yield TextDelta(message_id, index, block.text, form, block.citations)
             case ThinkingBlock() if block.text or block.format is None:
-                form, seal = forms.get(str(index)), block.signature
+                form, signature = forms.get(str(index)), block.signature
                 yield ThinkingDelta(
-                    message_id, index, block.text, seal, block.format, form, block.id
+                    message_id, index, block.text, signature, block.format, form, block.id
                 )
             case ToolUseBlock():
                 wire_id = wire_ids.get(block.id)

@@ -1,7 +1,7 @@
-"""StreamLimits: how much one response may hold.
+"""StreamLimits: the size limits of one response.
 
-A provider, or a server in its place, could send without end. What exceeds a limit ends the stream
-with a `ResponseLimitError`, and the message so far is stored.
+A faulty or hostile server could send data without end. A stream that exceeds a limit ends with a
+`ResponseLimitError`, and the message received so far is stored.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ _MIB = 1 << 20
 
 
 class StreamLimits(Struct, frozen=True, kw_only=True):
-    """How much one response may hold; the defaults are far above what models can generate.
+    """The size limits of one response; the defaults are far above the output of any model.
 
-    The longest output of today's models is some 128,000 tokens, which are less than 1 MB of text
-    and some 40 MB of events. Twenty alternatives per token (log probabilities) make 2 kB of each.
+    The longest outputs have about 128,000 tokens, which is less than 1 MB of text and about 40 MB
+    of events. With log probabilities of twenty alternatives each token takes 2 kB.
     """
 
     received_bytes: int = 128 * _MIB
-    """Bytes of the body as they come over the network."""
+    """Bytes of the body as received, before decompression."""
     body_bytes: int = 128 * _MIB
     """Bytes of the body after decompression."""
     frame_bytes: int = 32 * _MIB
-    """Bytes of one event or line; generated images come in one."""
+    """Bytes of one event or line, which may contain a generated image."""
     events: int = 2_000_000
     blocks: int = 10_000
     calls: int = 1_000
@@ -36,14 +36,14 @@ class StreamLimits(Struct, frozen=True, kw_only=True):
     text_bytes: int = 32 * _MIB
     """Characters of text and thinking together."""
     containers: int = 4_000_000
-    """JSON objects and arrays: an empty one takes two bytes of a body and 70 of memory."""
+    """JSON objects and arrays: an empty one has two bytes in the body but takes 70 in memory."""
 
 
 DEFAULT_LIMITS: Final = StreamLimits()
 """The default limits of a response."""
 
 NO_LIMITS: Final = StreamLimits(**dict.fromkeys(StreamLimits.__struct_fields__, 1 << 62))
-"""Limits that nothing meets, for what is limited in another way."""
+"""Limits that are never reached, for data that is limited in another way."""
 
 _NAMES = {
     "received_bytes": "bytes received",
@@ -59,7 +59,7 @@ _NAMES = {
 
 
 def limit_error(limits: StreamLimits, name: str) -> ResponseLimitError:
-    """Return the error for a response that exceeds a limit, by the name of its field."""
+    """Return the error for a response that exceeds a limit; `name` is a field of StreamLimits."""
     text = f"the response has more than {getattr(limits, name):,} {_NAMES[name]}"
     return ResponseLimitError(text, code=name)
 
@@ -67,7 +67,7 @@ def limit_error(limits: StreamLimits, name: str) -> ResponseLimitError:
 def limit_content(
     content: Sequence[ContentBlock], limits: StreamLimits
 ) -> tuple[Sequence[ContentBlock], ResponseLimitError | None]:
-    """Return the content of a plain response up to the first limit of a stream, and the error."""
+    """Return the content of a plain response within the limits, and the error if it was cut."""
     error: ResponseLimitError | None = None
     if len(content) > limits.blocks:
         content, error = content[: limits.blocks], limit_error(limits, "blocks")

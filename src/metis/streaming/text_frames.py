@@ -1,8 +1,8 @@
 """Text framings of streams: server-sent events, JSON lines and JSON arrays.
 
-Each parser is fed with bytes as they arrive, cut anywhere, and returns the frames that are
-complete. It works on bytes, so a character cut in two by the network is complete before it is
-decoded. A frame that grows beyond the limits raises a ResponseLimitError.
+Each parser is fed chunks of bytes, split at any position, and returns the frames that are complete.
+It works on bytes, so that a character split between two chunks is complete before it is decoded. A
+frame that exceeds the limits raises a ResponseLimitError.
 """
 
 import re
@@ -10,31 +10,31 @@ import re
 from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits, limit_error
 
 SseFrame = tuple[bytes, bytes]
-"""One event: its name, empty if it has none, and its data."""
+"""The name and the data of one event; the name is empty if the event has none."""
 
 UNREADABLE = b"\n"
-"""The name of a frame that is a line of no known field; no event can have this name."""
+"""The name of a frame for a line without a known field; no event can have this name."""
 
 _IGNORED_FIELDS = frozenset({b"", b"id", b"retry"})
-"""Fields without content: comments, and two for browsers that reconnect."""
+"""Fields without content: comments, and the fields by which browsers reconnect."""
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class SseParser:
-    """Splits server-sent events into frames; feed it as the bytes arrive, then finish.
+    """Splits server-sent events into frames: `feed` each chunk, then `finish`.
 
-    It supports what the standard asks for (three line ends, comments, several data lines, a byte
-    order mark) and tolerates a missing blank line at the end. It buffers one frame at most.
+    The parser supports the standard (three line ends, comments, several data lines, a byte order
+    mark) and tolerates a missing blank line at the end. It buffers at most one frame.
 
-    A line that the standard does not define becomes a frame named `UNREADABLE`. A browser ignores
-    it, but in a response it may be a damaged piece of the text.
+    A line that the standard does not define becomes a frame named `UNREADABLE`. The standard
+    ignores such lines, but in a response one may be a damaged piece of the text.
     """
 
     def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._buffered = 0
-        """How many bytes came since the last frame."""
+        """How many bytes have been received since the last frame."""
         self._line: list[bytes] = []
         self._event = b""
         self._data: list[bytes] = []
@@ -45,8 +45,8 @@ class SseParser:
     def feed(self, chunk: bytes) -> list[SseFrame]:
         """Return the frames that are complete with this chunk."""
         if self._is_between_frames and b"\r" not in chunk:
-            # Most servers send one frame per chunk, thousands per response: the common shapes are
-            # parsed without going through single lines.
+            # Fast path: most servers send one frame per chunk, thousands per response, so that the
+            # common forms are parsed without splitting lines.
             match chunk.split(b"\n"):
                 case [data, b"", b""] if data[:6] == b"data: ":
                     return [(b"", data[6:])]
@@ -78,7 +78,7 @@ class SseParser:
         return frames
 
     def _feed_lines(self, chunk: bytes) -> list[SseFrame]:
-        # A line end of two bytes may be cut in two: this is its second half.
+        # A CRLF may be split between two chunks: this is its second byte.
         if self._ended_on_cr and chunk[:1] == b"\n":
             chunk = chunk[1:]
         elif not chunk:
@@ -95,7 +95,7 @@ class SseParser:
         return frames
 
     def _read_line(self, line: bytes, frames: list[SseFrame]) -> None:
-        # The standard allows a byte order mark at the very beginning only.
+        # The standard allows a byte order mark only at the start of the stream.
         if self._is_first_line:
             line = line.removeprefix(_BOM)
             self._is_first_line = False
@@ -117,7 +117,7 @@ class SseParser:
 
 
 def _split_frames(blocks: list[bytes]) -> list[SseFrame] | None:
-    """Return the frames of blocks that all have the usual form; else None."""
+    """Return the frames of blocks that all have a common form; None otherwise."""
     frames: list[SseFrame] = []
     for block in blocks:
         first, newline, second = block.partition(b"\n")
@@ -137,7 +137,7 @@ def encode_sse(data: bytes, event: bytes = b"") -> bytes:
 
 # Ollama streams JSON lines.
 class NdjsonParser:
-    """Splits JSON lines into documents, one for each line that is not empty."""
+    """Splits JSON lines into documents, one for each non-empty line."""
 
     def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -159,10 +159,10 @@ class NdjsonParser:
         if chunk.find(b"\n") == len(chunk) - 1:  # most servers send one line per chunk
             line = chunk.strip()
             return [line] if line else []
-        *lines, rest = chunk.split(b"\n")
-        if rest:
-            self._line.append(rest)
-            self._buffered = len(rest)
+        *lines, incomplete = chunk.split(b"\n")
+        if incomplete:
+            self._line.append(incomplete)
+            self._buffered = len(incomplete)
         return [line for line in map(bytes.strip, lines) if line]
 
     def finish(self) -> list[bytes]:
@@ -177,12 +177,12 @@ _STRING_BODY = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _SEPARATORS = b" \t\r\n,"
 
 
-# Gemini streams a JSON array unless the URL says `alt=sse`.
+# Gemini streams a JSON array unless the URL has `alt=sse`.
 class JsonArrayParser:
     """Splits an array of objects into its elements, each as soon as it is complete.
 
-    It tracks brackets and strings only; whether an element is JSON is for its decoder to judge. No
-    byte is scanned twice, however small the chunks are.
+    The parser tracks only brackets and strings; the caller decodes the elements and finds invalid
+    JSON. No byte is scanned twice, however small the chunks are.
     """
 
     def __init__(self, limits: StreamLimits = DEFAULT_LIMITS) -> None:
@@ -217,13 +217,13 @@ class JsonArrayParser:
         return elements
 
     def finish(self) -> bytes:
-        """Return the rest: an element that was cut off, or nothing."""
-        rest = bytes(self._buffer).strip(_SEPARATORS + b"]")
+        """Return the bytes of an incomplete element; empty if there is none."""
+        incomplete = bytes(self._buffer).strip(_SEPARATORS + b"]")
         self.__init__(self._limits)
-        return rest
+        return incomplete
 
     def _next_bracket(self) -> bytes | None:
-        """Return the next bracket outside of strings; None if there is none yet."""
+        """Return the next bracket outside of strings; None at the end of the buffer."""
         data = self._buffer
         while True:
             if self._in_string:

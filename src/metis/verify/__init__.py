@@ -1,4 +1,4 @@
-"""Verification: recorded exchanges, checked against the laws that every adapter keeps."""
+"""Verification: checks of recorded exchanges against the laws that every adapter must satisfy."""
 
 from metis.verify.json_differences import differences
 from metis.verify.laws import Findings, Law, Verdict, check_laws

@@ -1,13 +1,13 @@
 """The law of edits: changing one block of a message leaves the others unchanged.
 
-A message that came from a provider, or its client, goes back with every key, also after one of its
-blocks was changed, removed or another was added. Requests are compared leaf by leaf: each key with
-its value, of texts each character, because protocols join and divide texts.
+A message of a provider or its client is sent back with all its keys, even after a block of it was
+changed, removed or added. Requests are compared by leaves: each key with its value, and each
+character of a text, because protocols join and split texts.
 
-The leaves of a block are those that a request loses if the block is removed. So no other edit may
-lose more than the leaves of the block that it changes, and no leaf can belong to two blocks: the
-removal of one would have taken a key of the other along. What is missing beyond that has a loss
-that names the key, or the block which has it.
+The leaves of a block are those that a request loses if the block is removed. Another edit may lose
+at most the leaves of the edited block. No leaf may belong to two blocks: then the removal of one
+block would have removed a key of the other. A loss must name each other missing leaf, by its key or
+by its block.
 """
 
 import re
@@ -35,12 +35,12 @@ from metis.wire.original_form import write_sorted
 
 _HISTORY_KEYS = ("messages", "contents", "input", "system", "systemInstruction", "instructions")
 _MARK_KEYS = frozenset({"cache_control", "cachePoint", "prompt_cache_breakpoint"})
-"""Cache marks are hints beside the content, whose places are the caller's choice."""
+"""The keys of cache marks, which are not part of the content."""
 _FRAME_KEYS = frozenset({"role"})
-"""Keys of the messages around parts, which are joined and divided as their neighbours change."""
+"""Keys of messages, which may be joined and split after an edit."""
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text", "message"})
 _TEXT_KEYS = frozenset({"content", "text", "thinking", "reasoning", "reasoning_content"})
-"""Keys of texts that a protocol may hold as one string, or in parts."""
+"""Keys of texts that a protocol may have as one string or as parts."""
 _decode = msgspec.json.Decoder().decode
 _ADDED = TextBlock("added to this message")
 _CHANGE, _REMOVAL, _ADDITION = "a change", "the removal", "an addition"
@@ -58,9 +58,9 @@ def edit_faults(
     options: AdapterOptions | None = None,
     places: range | None = None,
 ) -> Iterator[str]:
-    """Yield which keys of a history a provider does not get back after one edit.
+    """Yield the keys of a history that are missing in the request after an edit of one block.
 
-    `places` are the messages to edit, by default all of them.
+    `places` are the indexes of the messages to edit, by default all of them.
     """
     options = options or AdapterOptions()
     try:
@@ -70,7 +70,7 @@ def edit_faults(
     leaves = leaves_of(before)
     for place in places or range(len(history)):
         message = history[place]
-        done: list[_Edit] = []
+        message_edits: list[_Edit] = []
         for name, index, content in edits(message):
             edited = [*history]
             edited[place] = replace(message, content=content)
@@ -80,13 +80,13 @@ def edit_faults(
                 yield f"{name} of block {index} of message {place}: {error}"
                 continue
             losses = _new_losses(before.losses, after.losses, message.id)
-            done.append(_Edit(name, index, leaves - leaves_of(after), losses))
-        faults = _faults(done, leaves, message.id)
+            message_edits.append(_Edit(name, index, leaves - leaves_of(after), losses))
+        faults = _faults(message_edits, leaves, message.id)
         yield from (f"message {place}: {fault}" for fault in faults)
 
 
 class _Edit(Struct, frozen=True):
-    """One edit of a message, and what the request lacks after it."""
+    """One edit of a message, and the leaves that are missing in the request after it."""
 
     name: str
     index: int
@@ -94,7 +94,7 @@ class _Edit(Struct, frozen=True):
     losses: list[Loss]
 
     def lost_blocks(self, message_id: str) -> Iterator[int]:
-        """Yield the indexes, before the edit, of blocks that a loss says are gone or changed."""
+        """Yield the original indexes of blocks for which there is a loss."""
         for loss in self.losses:
             match = _BLOCK_PATH.match(loss.path)
             if loss.message_id != message_id or match is None:
@@ -107,13 +107,14 @@ class _Edit(Struct, frozen=True):
             yield index
 
 
-def _faults(done: Sequence[_Edit], leaves: Leaves, message_id: str) -> Iterator[str]:
-    """Yield the edits that lose more than the leaves of their block, with a key."""
-    leaves_of_block = {edit.index: edit.missing for edit in done if edit.name == _REMOVAL}
-    for edit in done:
+def _faults(message_edits: Sequence[_Edit], leaves: Leaves, message_id: str) -> Iterator[str]:
+    """Yield the edits that lose more than the leaves of their block, with a missing key."""
+    leaves_of_block = {edit.index: edit.missing for edit in message_edits if edit.name == _REMOVAL}
+    for edit in message_edits:
         if edit.name == _REMOVAL:
             continue
-        # The only block of a message cannot be removed; what an addition loses, it has not.
+        # An addition may lose nothing. The leaves of an only block are unknown, because it cannot
+        # be removed: a change of it may lose anything.
         allowed: Leaves = Counter()
         if edit.name == _CHANGE:
             allowed.update(leaves_of_block.get(edit.index, edit.missing))
@@ -123,7 +124,7 @@ def _faults(done: Sequence[_Edit], leaves: Leaves, message_id: str) -> Iterator[
             yield f"{fault} after {edit.name} of block {edit.index}"
     total: Leaves = Counter(leaves)
     losses: list[Loss] = []
-    for edit in done:
+    for edit in message_edits:
         if edit.name == _REMOVAL:
             losses += edit.losses
             total.subtract(edit.missing)
@@ -135,7 +136,7 @@ def _faults(done: Sequence[_Edit], leaves: Leaves, message_id: str) -> Iterator[
 
 
 def _unnamed(leaves: Leaves, losses: Sequence[Loss], message_id: str) -> Iterator[str]:
-    """Yield the leaves of which no loss has the key; those of another message are its losses."""
+    """Yield the leaves whose key no loss names; none if there are losses of another message."""
     if not leaves or any(loss.message_id != message_id for loss in losses):
         return
     names = {loss.path.rpartition(".")[2] for loss in losses}
@@ -149,7 +150,7 @@ def _unnamed(leaves: Leaves, losses: Sequence[Loss], message_id: str) -> Iterato
 
 
 def _new_losses(before: Sequence[Loss], after: Sequence[Loss], message_id: str) -> list[Loss]:
-    """Return the losses of the edited message, whose blocks have moved, and new ones of others."""
+    """Return all losses of the edited message, and the new losses of other messages."""
     earlier = {(loss.message_id, loss.path, loss.reason) for loss in before}
     return [
         loss
@@ -159,7 +160,7 @@ def _new_losses(before: Sequence[Loss], after: Sequence[Loss], message_id: str) 
 
 
 def edits(message: Message) -> Iterator[tuple[str, int, tuple[ContentBlock, ...]]]:
-    """Yield every edit of one block: its name, the index, and the content after it."""
+    """Yield every edit of one block: its name, the index, and the edited content."""
     content = message.content
     for index, block in enumerate(content):
         before, after = content[:index], content[index + 1 :]
@@ -189,7 +190,7 @@ def _changed(block: ContentBlock) -> ContentBlock | None:
 
 
 def leaves_of(request: WireRequest) -> Leaves:
-    """Return the leaves of a request's history: each key with its value, texts by character."""
+    """Return the leaves of a request's history: keys with values, and characters of texts."""
     body = maybe_object(_decode(request.body))
     leaves: Leaves = Counter()
     for key in _HISTORY_KEYS:

@@ -26,7 +26,7 @@ def _object_differences(before: _Object, after: _Object, path: str) -> Iterator[
         if key in after:
             yield from differences(value, after[key], join_path(path, key))
         else:
-            yield f"{join_path(path, key)}: is gone"
+            yield f"{join_path(path, key)}: is missing"
     yield from (f"{join_path(path, key)}: is new" for key in after if key not in before)
 
 

@@ -1,4 +1,4 @@
-"""The laws of an adapter, checked on a recorded exchange: nothing is lost on the way through."""
+"""The laws of an adapter, and their check on a recorded exchange."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -29,41 +29,41 @@ from metis.verify.served import (
 from metis.verify.stable import stable_faults
 
 _SMALL_BYTES = 1 << 16
-"""Streams up to this size are cut at every byte; longer ones in pieces, to save time."""
+"""Streams up to this size are split at every byte; longer ones into larger pieces, for speed."""
 _PIECE_BYTES = 13
 _MAX_DIFFERENCES = 3
 _decode = msgspec.json.Decoder().decode
 
 
 class Law(StrEnum):
-    """What has to hold for a recorded exchange."""
+    """A property that must hold for a recorded exchange."""
 
     PARSE = "parse"
-    """Everything in it is read, and a refusal becomes a typed error."""
+    """Request and response can be decoded; an error body becomes a typed error."""
     REQUEST = "request round trip"
-    """The request comes out as the same JSON after it was stored."""
+    """After storing and loading, the request is encoded as the same JSON."""
     RESPONSE = "response round trip"
-    """The response comes out as the same JSON after it was stored."""
+    """After storing and loading, the response is encoded as the same JSON."""
     STREAM = "stream"
-    """Cut anywhere, a stream gives the same events, whose sum is the response."""
+    """A stream gives the same events however it is split, and they add up to the response."""
     WRITTEN = "stream writing"
-    """A stream that is written again reads as the same response, with every key of it."""
+    """A stream that is encoded again decodes to the same response, with all its keys."""
     SERVED = "served responses"
-    """In every protocol, a plain response and a stream tell a client the same: all but losses."""
+    """In every protocol, plain and streamed response have the same content, except for losses."""
     BROKEN_CALLS = "broken calls"
-    """In every protocol, a call whose arguments were cut off never looks like a whole one."""
+    """In every protocol, a call with truncated arguments never looks like a complete one."""
     EDITS = "edits"
-    """After an edit of one block, its neighbours go back as they came."""
+    """After an edit of one block, the other blocks are sent back unchanged."""
     SEALS = "seals"
-    """Clients of other protocols get seals in envelopes only, and bring them back unchanged."""
+    """Clients of other protocols get seals only in envelopes, and return them unchanged."""
     STABLE = "stable bytes"
-    """For every provider the request gives the same bytes each time, and extends shorter ones."""
+    """For every provider the request always gives the same bytes, and extends shorter requests."""
     LIMITS = "ranges and limits"
-    """Every other provider receives options within its ranges, or a typed refusal comes first."""
+    """Other providers receive options within their ranges, or a typed error is raised first."""
     ERRORS = "errors"
-    """Clients of every protocol read an error as the same class, with its text."""
+    """Clients of every protocol decode an error to the same class, with its text."""
     ECHO = "echo"
-    """A response that we would send back and the one that a client did are the same message."""
+    """A client sent a response back as the same message that metis would send."""
 
 
 SERVING_LAWS = frozenset(
@@ -78,11 +78,11 @@ SERVING_LAWS = frozenset(
         Law.ERRORS,
     }
 )
-"""The laws of a gateway: what clients read, and what other providers receive of them."""
+"""The laws of the serving side: the responses for clients and requests for other providers."""
 
 
 class Verdict(Struct, frozen=True):
-    """The result for one law, which holds if there are no faults."""
+    """The result for one law; the law holds if there are no faults."""
 
     law: Law
     faults: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Findings(Struct, kw_only=True):
 
     verdicts: list[Verdict] = []
     losses: list[Loss] = []
-    """What the adapter would repair before it sends the request again."""
+    """The losses of sending the recorded request again."""
     notes: list[str] = []
     request: CanonicalRequest | None = None
     response: Message | None = None
@@ -102,7 +102,7 @@ class Findings(Struct, kw_only=True):
 def check_laws(
     recording: Recording, adapter: Adapter, earlier_responses: Mapping[str, Message] | None = None
 ) -> Findings:
-    """Check every law to which a recording applies.
+    """Check all laws that apply to a recording.
 
     `earlier_responses` are the responses of earlier recordings by id, for the echo law.
     """
@@ -119,7 +119,7 @@ def check_laws(
         _check_response(recording, adapter, context, findings)
     except MetisError as error:
         if recording.recorded == SYNTHETIC:
-            findings.notes.append(f"made by hand, and refused: {error}")
+            findings.notes.append(f"written by hand, and refused: {error}")
         else:
             faults.append(f"the response: {error}")
     if findings.request is not None and recording.echo == "verbatim":
@@ -136,7 +136,7 @@ def _check_request(
     stored = [decode(encode(message)) for message in request.messages]
     wire = adapter.to_wire(stored, request.tools, request.options)
     findings.losses = wire.losses
-    # A reported repair is a loss; only what changes without a loss breaks the law.
+    # Reported losses explain differences; only a difference without any loss violates the law.
     faults = () if wire.losses else _first_few(differences(body, _decode(wire.body)))
     findings.verdicts.append(Verdict(Law.REQUEST, faults))
     edited = edit_faults(adapter, request.messages, request.tools, request.options)
@@ -160,8 +160,8 @@ def _check_response(
             findings.verdicts.append(Verdict(Law.ERRORS, faults))
             return
         stored = decode(encode(findings.response))
-        again = _decode(adapter.to_wire_response(stored, context))
-        faults = _first_few(differences(_decode(body), again))
+        encoded = _decode(adapter.to_wire_response(stored, context))
+        faults = _first_few(differences(_decode(body), encoded))
         findings.verdicts.append(Verdict(Law.RESPONSE, faults))
         events = adapter.response_events(findings.response, context)
         _check_served(findings, adapter, findings.response, events, context)
@@ -184,10 +184,10 @@ def _check_stream(
     elif isinstance(end, MessageComplete):
         findings.response = end.message
         if _essence(_accumulated(events)) != _essence(end.message.content):
-            faults.append("the events do not add up to the answer")
+            faults.append("the events do not add up to the response")
         plain = adapter.from_wire_response(adapter.to_wire_response(end.message, context), context)
         if plain.content_digest() != end.message.content_digest():
-            faults.append("the answer is another one as a plain response")
+            faults.append("the plain response has another content")
     else:
         faults.append("the stream has no end")
     findings.verdicts.append(Verdict(Law.STREAM, tuple(faults)))
@@ -204,7 +204,7 @@ def _check_served(
     events: Iterable[StreamEvent],
     context: RequestContext,
 ) -> None:
-    """Check what clients of each protocol read of a response."""
+    """Check the response that clients of each protocol receive."""
     sent = tuple(events)
     clients = _clients()
     context = replace(context, status=None)
@@ -249,7 +249,7 @@ def _events(
 
 
 def _without_ids(events: Sequence[StreamEvent]) -> list[tuple[str, list[object]]]:
-    # Ids are new in each decoding, so numbers take their place.
+    # Each decoding creates new ids, so that they are replaced by numbers.
     ids: dict[object, int] = {}
     plain: list[tuple[str, list[object]]] = []
     for event in events:
@@ -273,7 +273,7 @@ def _accumulated(events: Sequence[StreamEvent]) -> tuple[ContentBlock, ...]:
 
 
 def _essence(content: Sequence[ContentBlock]) -> tuple[str, str, list[tuple[str, object]]]:
-    # A stream may divide text into other blocks than the sum of its events does.
+    # The message of a stream may split text into other blocks than its events.
     return (
         "".join(block.text for block in content if isinstance(block, TextBlock)),
         "".join(block.text for block in content if isinstance(block, ThinkingBlock)),
@@ -282,7 +282,7 @@ def _essence(content: Sequence[ContentBlock]) -> tuple[str, str, list[tuple[str,
 
 
 def _check_echo(response: Message, request: CanonicalRequest, adapter: Adapter) -> Verdict:
-    # What the protocol cannot send back, such as the usage, does not count as a difference.
+    # Parts that the protocol cannot send back, such as the usage, are not compared.
     expected = {
         message.content_digest()
         for message in (response, *_sent_back(response, request, adapter))
@@ -291,19 +291,19 @@ def _check_echo(response: Message, request: CanonicalRequest, adapter: Adapter) 
     sent = (message for message in request.messages if message.role is Role.ASSISTANT)
     if any(message.content_digest() in expected for message in sent):
         return Verdict(Law.ECHO)
-    return Verdict(Law.ECHO, ("the answer that was sent back is another message",))
+    return Verdict(Law.ECHO, ("the response that was sent back is another message",))
 
 
 def _sent_back(
     response: Message, request: CanonicalRequest, adapter: Adapter
 ) -> tuple[Message, ...]:
     user = next((message for message in request.messages if message.role is Role.USER), None)
-    around = () if user is None else (user,)
-    wire = adapter.preview([*around, response, *around])
+    prompt = () if user is None else (user,)
+    wire = adapter.preview([*prompt, response, *prompt])
     return adapter.from_wire_request(wire.body).messages
 
 
 def _first_few(faults: Iterator[str]) -> tuple[str, ...]:
-    # One broken part often breaks many others, which would hide it.
-    few = tuple(islice(faults, _MAX_DIFFERENCES))
-    return (*few, "and more") if next(faults, None) is not None else few
+    # One broken part often causes many other faults, which would hide it.
+    first = tuple(islice(faults, _MAX_DIFFERENCES))
+    return (*first, "and more") if next(faults, None) is not None else first

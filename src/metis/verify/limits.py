@@ -1,4 +1,4 @@
-"""The laws of ranges and errors: what other providers receive, and what clients read of errors."""
+"""The laws of limits and errors: options within ranges, and errors with the same class."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -22,9 +22,9 @@ _decode = msgspec.json.Decoder().decode
 def limit_faults(
     client: Adapter, request: CanonicalRequest, targets: Sequence[Adapter]
 ) -> Iterator[str]:
-    """Yield what a request would have outside of the ranges and limits of other providers.
+    """Yield the values of a request that are outside of the limits of other providers.
 
-    A request that a target refuses with a typed error, before anything is sent, is no fault.
+    A request that is refused with a typed error before it is sent is not a fault.
     """
     for target in targets:
         if target.name == client.name:
@@ -36,11 +36,11 @@ def limit_faults(
             continue
         body = maybe_object(_decode(wire.body))
         if request.messages and not any(body.get(key) for key in _HISTORY_KEYS):
-            yield f"to {target.name}: no message is left"
-        read = target.from_wire_request(wire.body, RequestContext(path=wire.path))
+            yield f"to {target.name}: the request has no messages"
+        decoded = target.from_wire_request(wire.body, RequestContext(path=wire.path))
         model = target.profile.catalog_id(target.wire_model(None))
         rules = limit_table().limits_for(target.name, model)
-        yield from (f"to {target.name}: {fault}" for fault in _faults(read, body, rules))
+        yield from (f"to {target.name}: {fault}" for fault in _faults(decoded, body, rules))
 
 
 def _faults(
@@ -49,7 +49,7 @@ def _faults(
     for name in _NUMBERS:
         value, rule = getattr(request.options, name), rules.get(name)
         if value is not None and rule is not None and rule.nearest(value) != value:
-            yield f"{name} is {value}, and not {rule.range_text}"
+            yield f"{name} is {value}, not {rule.range_text}"
     stops, rule = request.options.stop_sequences or (), rules.get("stop_sequences")
     if rule is not None:
         if rule.max_items is not None and len(stops) > rule.max_items:
@@ -68,7 +68,7 @@ def _faults(
 
 
 def _name_faults(request: CanonicalRequest, rules: Mapping[str, LimitRule]) -> Iterator[str]:
-    """Yield names of tools and ids of calls that a host would refuse."""
+    """Yield tool names and call ids that a host would reject."""
     calls = [
         block
         for message in request.messages
@@ -76,7 +76,9 @@ def _name_faults(request: CanonicalRequest, rules: Mapping[str, LimitRule]) -> I
         if isinstance(block, ToolUseBlock)
     ]
     names = [tool.name for tool in request.tools] + [call.name for call in calls]
-    ids = [wire_id for each in request.messages for wire_id in provider_tool_ids(each).values()]
+    ids = [
+        wire_id for message in request.messages for wire_id in provider_tool_ids(message).values()
+    ]
     for option, values in (("tool_name", names), ("call_id", ids)):
         rule = rules.get(option)
         if rule is not None:
@@ -101,15 +103,15 @@ def _native_faults(option: str, value: Any, rule: LimitRule) -> Iterator[str]:
 
 
 def error_faults(error: ProviderError, clients: Sequence[Adapter]) -> Iterator[str]:
-    """Yield which clients would read another error than the one that a provider reported."""
+    """Yield the clients that would decode another error than the provider reported."""
     for client in clients:
         status, body = client.encode_error(error)
         try:
             client.from_wire_response(body, RequestContext(status=status))
-        except ProviderError as read:
-            if type(read) is not type(error):
-                yield f"for {client.name}: a {type(read).__name__}, not {type(error).__name__}"
-            if error.text not in read.text:
-                yield f"for {client.name}: the text is {read.text!r}"
+        except ProviderError as decoded:
+            if type(decoded) is not type(error):
+                yield f"for {client.name}: a {type(decoded).__name__}, not {type(error).__name__}"
+            if error.text not in decoded.text:
+                yield f"for {client.name}: the text is {decoded.text!r}"
         else:
             yield f"for {client.name}: no error"

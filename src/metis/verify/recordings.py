@@ -63,13 +63,13 @@ _PARTS: Mapping[str, str] = {
     "input_audio": "openai_chat",
     "bedrock": "bedrock_converse",
 }
-"""Which kinds of parts only one protocol has; Bedrock's parts have no kind."""
+"""The protocol of part types that only one protocol has; `bedrock` stands for a missing type."""
 _STRONG = 3
 _MAX_ITEMS = 100
 
 
 def guess_protocol(body: Any) -> str | None:
-    """Return the protocol that a request body looks like; None if none or several fit."""
+    """Return the protocol that fits a request body best; None if none or several fit."""
     scores = dict.fromkeys(_KEYS, 0)
     wire = maybe_object(body)
     for protocol, keys in _KEYS.items():
@@ -82,8 +82,9 @@ def guess_protocol(body: Any) -> str | None:
 
 
 def adapter_for(protocol: str) -> str | None:
-    """Return the name of the first adapter for a protocol."""
-    return next((name for name, one in PROFILES.items() if one.protocol == protocol), None)
+    """Return the name of the first adapter for a protocol; None if there is none."""
+    profiles = PROFILES.items()
+    return next((name for name, profile in profiles if profile.protocol == protocol), None)
 
 
 def _unique_features(wire: Mapping[str, Any]) -> Iterator[str]:
@@ -107,17 +108,17 @@ def _unique_features(wire: Mapping[str, Any]) -> Iterator[str]:
 
 
 _PROTOCOLS: Mapping[str, str] = {"anthropic_messages": "anthropic"}
-"""Names that recordings use for our protocols."""
+"""Other names of protocols in recordings."""
 
 SYNTHETIC = "hand_made"
-"""The value of `recorded` for an exchange that never took place."""
+"""The value of `recorded` for an exchange that was written by hand."""
 
 _TYPES = re.compile(r"`([a-z |]+)`")
 _JSON_TYPES: Mapping[str, str] = {"str": "string", "int": "integer", "bool": "boolean"}
 
 
 class Recording(Struct, frozen=True, kw_only=True):
-    """What a client sent and what came back; docs/recordings.md describes the fields."""
+    """A recorded request and response; docs/recordings.md describes the fields."""
 
     id: str = ""
     protocol: str | None = None
@@ -134,7 +135,7 @@ class Recording(Struct, frozen=True, kw_only=True):
 
     @property
     def body(self) -> bytes | None:
-        """The bytes of a plain response; None if there was none, or if it was streamed."""
+        """The bytes of a plain response; None if there is none or it was streamed."""
         response: object = self.response
         if isinstance(response, dict):
             return msgspec.json.encode(maybe_object(response))
@@ -165,7 +166,7 @@ def read_recording(line: bytes) -> Recording:
     """Return the recording on a line of a file.
 
     Raises:
-        DecodeError: the line is not a recording; the path says where.
+        DecodeError: the line is not a recording; `path` is the place of the fault.
     """
     try:
         recording = _read(line)
@@ -176,12 +177,12 @@ def read_recording(line: bytes) -> Recording:
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"not JSON: {error}") from None
     if all(part is None for part in (recording.request, recording.body, recording.stream)):
-        raise DecodeError("neither a request nor a response is recorded")
+        raise DecodeError("the recording has neither a request nor a response")
     return recording
 
 
 def _as_json_types(types: re.Match[str]) -> str:
-    # msgspec names Python types, which say nothing to the author of a JSON file.
+    # Messages of msgspec contain Python types; authors of JSON files expect JSON types.
     return " or ".join(_JSON_TYPES.get(name, name) for name in types[1].split(" | "))
 
 

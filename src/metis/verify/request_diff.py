@@ -9,7 +9,7 @@ import msgspec
 from metis.wire.json_access import maybe_list, maybe_object
 
 EQUAL, FIRST_ONLY, SECOND_ONLY, DIFFERENT = " ", "<", ">", "|"
-"""The marks of a pair of lines."""
+"""The marks of a pair of lines: equal, only in the first or second body, or different."""
 
 _WINDOW = 150
 """How many lines of each side are compared at a time."""
@@ -18,12 +18,12 @@ _SHORTENED_STRING = 40
 
 
 def body_lines(body: Any) -> list[str]:
-    """Return a request body as lines of JSON, with long strings cut."""
+    """Return a request body as lines of indented JSON, with long strings shortened."""
     return msgspec.json.format(msgspec.json.encode(_shortened(body)), indent=2).decode().split("\n")
 
 
 def _shortened(value: Any) -> Any:
-    """Return a JSON value with long strings cut, such as images; `--json` prints them in full."""
+    """Return a JSON value with long strings, such as images, shortened."""
     if isinstance(value, str) and len(value) > _MAX_STRING:
         return f"{value[:_SHORTENED_STRING]}… ({len(value):,} characters)"
     if isinstance(value, dict):
@@ -39,7 +39,7 @@ def aligned_lines(first: list[str], second: list[str]) -> Iterator[tuple[str, st
     for kind, first_start, first_end, second_start, second_end in _opcodes(keys[0], keys[1]):
         first_lines, second_lines = first[first_start:first_end], second[second_start:second_end]
         shared = min(len(first_lines), len(second_lines))
-        # Opcodes of replaced lines may have different lengths: the rest is on one side only.
+        # Replaced runs may have different lengths: the remaining lines are on one side only.
         mark = EQUAL if kind == "equal" else DIFFERENT
         yield from ((mark, a, b) for a, b in zip(first_lines, second_lines, strict=False))
         yield from ((FIRST_ONLY, line, "") for line in first_lines[shared:])
@@ -47,10 +47,10 @@ def aligned_lines(first: list[str], second: list[str]) -> Iterator[tuple[str, st
 
 
 def _opcodes(first: list[str], second: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield which runs of lines are equal and which are not, in time that grows with the lines.
+    """Yield the opcodes of `difflib` for runs of lines, in linear time.
 
-    The matcher needs the product of both lengths if many lines are equal, as brackets are: it gets
-    a window of each side, and the next windows begin where the last match ended.
+    With many equal lines, such as brackets, the time of the matcher is the product of both lengths.
+    Therefore it gets a window of each side, and the next windows begin after the last match.
     """
     first_start = second_start = 0
     while first_start < len(first) or second_start < len(second):
@@ -59,7 +59,7 @@ def _opcodes(first: list[str], second: list[str]) -> Iterator[tuple[str, int, in
         matcher = difflib.SequenceMatcher(None, window, other, autojunk=False)
         opcodes = matcher.get_opcodes()
         is_last = max(len(first) - first_start, len(second) - second_start) <= _WINDOW
-        # What follows the last match of a window may match what follows the window.
+        # Lines after the last match of a window may match lines after the window.
         if not is_last and len(opcodes) > 1 and opcodes[-1][0] != "equal":
             opcodes.pop()
         for kind, a, b, c, d in opcodes:
@@ -69,6 +69,6 @@ def _opcodes(first: list[str], second: list[str]) -> Iterator[tuple[str, int, in
 
 
 def _comparison_key(line: str) -> str:
-    """Return a line without indent and comma; a lone bracket keeps its indent to stay in place."""
+    """Return a line without indent and comma; a single bracket with its indent."""
     bare = line.strip().rstrip(",")
     return line.rstrip(",") if len(bare) == 1 else bare

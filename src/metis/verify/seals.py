@@ -1,7 +1,7 @@
-"""The law of seals: a client of another protocol holds them in envelopes, and they get back.
+"""The law of seals: clients of other protocols get seals in envelopes, and return them unchanged.
 
-A seal is followed all the way: from the provider's response to a client of another protocol, plain
-and streamed, into the history that the client sends with its next request, and to the provider.
+The check follows a seal from the provider's response to a client of another protocol, plain and
+streamed, into the history of the client's next request, and back to the provider.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ from metis.wire.seals import value_of
 
 _decode = msgspec.json.Decoder().decode
 _MIN_CHARACTERS = 16
-"""Shorter seals, which only tests have, may be part of other values by chance."""
+"""Shorter seals, which occur only in tests, may be part of other values by chance."""
 
 
 def seals_of(message: Message) -> list[str]:
@@ -51,7 +51,7 @@ def seal_faults(
     message: Message,
     events: Sequence[StreamEvent],
 ) -> Iterator[str]:
-    """Yield which seals of a response a client gets as they are, or does not bring back."""
+    """Yield the seals of a response that a client gets without an envelope or does not return."""
     direct = sent_back(provider, [message])
     try:
         plain = client.encode_response(message, context).body
@@ -59,14 +59,14 @@ def seal_faults(
     except MetisError as error:
         yield f"to {client.name}: {error}"
         return
-    # One issuer may have several names; the others are foreign, also in the same protocol.
+    # One issuer may have several names; other providers are foreign even in the same protocol.
     is_own = client.name == provider.name or provider.name in client.profile.issuers
     for seal in seals_of(message):
         if not is_own and len(seal) >= _MIN_CHARACTERS and seal.encode() in plain + stream:
-            yield f"to {client.name}: a seal of {provider.name} is written as it is"
+            yield f"to {client.name}: a seal of {provider.name} is sent without an envelope"
     for name, received in received_by(client, context, plain, stream):
         request = echoed(client, context, received)
-        # A seal belongs to what follows it; a client that got nothing of that cannot bring it back.
+        # A seal belongs to the content after it; without such content a client cannot return it.
         if request is None or not any(map(_is_visible, received.content)):
             continue
         if client.profile.protocol == "ollama":
@@ -74,16 +74,16 @@ def seal_faults(
             records = {} if record is None else dict.fromkeys(record.keys, record.value)
             keys = seal_keys(request)
             request = restore_seals(request, {key: records[key] for key in keys if key in records})
-        back = sent_back(provider, request.messages)
-        missing = [seal for seal in direct if seal not in back]
+        returned = sent_back(provider, request.messages)
+        missing = [seal for seal in direct if seal not in returned]
         if missing:
-            yield f"from {client.name}, {name}: {len(missing)} seals do not get back"
+            yield f"from {client.name}, {name}: {len(missing)} seals are not returned"
 
 
 def received_by(
     client: Adapter, context: RequestContext, plain: bytes, stream: bytes
 ) -> Iterator[tuple[str, Message]]:
-    """Yield what a client reads of a response, plain and streamed."""
+    """Yield the messages that a client decodes from a plain and a streamed response."""
     yield "plain", client.from_wire_response(plain, context)
     end = read_stream(client, context, stream)[-1]
     if isinstance(end, MessageComplete):
@@ -91,12 +91,12 @@ def received_by(
 
 
 def echoed(client: Adapter, context: RequestContext, message: Message) -> CanonicalRequest | None:
-    """Return the request with which a client sends a response back as it is; None if it cannot."""
+    """Return a request in which a client sends a response back; None if it cannot."""
     body = _decode(client.encode_response(message, context).body)
     try:
         history = _history_with(client.profile.protocol, body)
     except (LookupError, TypeError):
-        return None  # a response that is written as it came may have no message
+        return None  # a response in its original form may have no message
     try:
         return client.from_wire_request(history, context)
     except MetisError:
@@ -108,7 +108,7 @@ def _history_with(protocol: str, body: Wire) -> Wire:
     first: Wire = {"role": "user", "content": "go"}
     match protocol:
         case "anthropic":
-            answer = {"role": "assistant", "content": body["content"]}
+            response = {"role": "assistant", "content": body["content"]}
         case "bedrock_converse":
             return {
                 "messages": [
@@ -120,19 +120,19 @@ def _history_with(protocol: str, body: Wire) -> Wire:
             content = body["candidates"][0]["content"]
             return {"contents": [{"role": "user", "parts": [{"text": "go"}]}, content]}
         case "ollama":
-            answer = body["message"]
+            response = body["message"]
         case "openai_chat":
-            answer = body["choices"][0]["message"]
+            response = body["choices"][0]["message"]
         case _:
             return {"input": [first, *body["output"]]}
-    return {"messages": [first, answer]}
+    return {"messages": [first, response]}
 
 
 def sent_back(provider: Adapter, messages: Sequence[Message]) -> list[str]:
-    """Return the seals that a provider gets back, as its own codec reads its request."""
-    answers = [message for message in messages if message.role is Role.ASSISTANT]
+    """Return the seals in the request to a provider, as its own codec decodes it."""
+    responses = [message for message in messages if message.role is Role.ASSISTANT]
     try:
-        body = provider.preview(conversation_with(answers)).body
+        body = provider.preview(conversation_with(responses)).body
         request = provider.from_wire_request(body)
     except MetisError:
         return []
@@ -144,7 +144,7 @@ def _is_visible(block: ContentBlock) -> bool:
 
 
 def conversation_with(responses: Sequence[Message]) -> list[Message]:
-    """Return a history with these responses: a prompt before, their results and another after."""
+    """Return a history of a prompt, these responses with tool results, and another prompt."""
     history = [_user("go")]
     for response in responses:
         history.append(response)

@@ -1,4 +1,4 @@
-"""The laws of the serving side: what a client reads of a recorded response, plain and streamed."""
+"""The laws of the serving side: what clients decode from plain and streamed responses."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ _CUT = InvalidInput(_CUT_ARGUMENTS, "unexpected end")
 
 
 def read_stream(adapter: Adapter, context: RequestContext, data: bytes) -> list[StreamEvent]:
-    """Return the events of a stream that comes in one piece."""
+    """Return the events of a stream that is fed as one chunk."""
     decoder = adapter.stream_decoder(context)
     return [*decoder.feed(data), *decoder.finish()]
 
@@ -49,7 +49,7 @@ def read_stream(adapter: Adapter, context: RequestContext, data: bytes) -> list[
 def write_stream(
     adapter: Adapter, context: RequestContext, events: Sequence[StreamEvent]
 ) -> tuple[bytes, list[Loss]]:
-    """Return the bytes with which a provider streams these events, and the losses."""
+    """Encode events as a stream; return its bytes and the losses."""
     encoder = adapter.stream_encoder(context)
     data = b"".join(map(encoder.encode, events)) + encoder.finish()
     return data, encoder.losses
@@ -58,24 +58,24 @@ def write_stream(
 def written_stream_faults(
     adapter: Adapter, context: RequestContext, events: Sequence[StreamEvent]
 ) -> Iterator[str]:
-    """Yield what differs if a stream is written in its own protocol and read again."""
+    """Yield the differences after a stream is encoded in its own protocol and decoded again."""
     try:
         data, losses = write_stream(adapter, context, events)
-        again = read_stream(adapter, context, data)
+        decoded = read_stream(adapter, context, data)
     except MetisError as error:
         yield f"the stream cannot be written: {error}"
         return
     yield from (f"lost in its own protocol: {loss}" for loss in losses)
-    before, after = events[-1], again[-1]
+    before, after = events[-1], decoded[-1]
     if isinstance(before, MessageComplete) and isinstance(after, MessageComplete):
         yield from message_faults(adapter, context, before.message, after.message)
     elif isinstance(before, StreamError) and isinstance(after, StreamError):
-        # A broken connection is not an error of a provider: clients read it as a failed response.
+        # A broken connection has no error type in a protocol: it becomes a server error.
         is_same_class = before.error_class in (after.error_class, NetworkError.__name__)
         if not is_same_class or before.text != after.text:
             yield f"the error was {before.error_class}, is {after.error_class}: {after.text}"
         if _content_of(before.message) != _content_of(after.message):
-            yield "what had come before the error is another content"
+            yield "the content before the error differs"
     else:
         yield f"the end was {before.type}, is {after.type}"
 
@@ -83,7 +83,7 @@ def written_stream_faults(
 def message_faults(
     adapter: Adapter, context: RequestContext, before: Message, after: Message
 ) -> Iterator[str]:
-    """Yield the differences of two responses of one provider, with every key of their bodies."""
+    """Yield the differences of two responses of one provider, including those of their bodies."""
     for name in _METADATA:
         values = getattr(before.metadata, name), getattr(after.metadata, name)
         if values[0] != values[1]:
@@ -92,35 +92,37 @@ def message_faults(
     if ids[0] != ids[1]:
         yield f"the ids of calls were {ids[0]}, are {ids[1]}"
     if _content_of(before) != _content_of(after):
-        yield "the content is another one"
-    bodies = [_decode(adapter.encode_response(each, context).body) for each in (before, after)]
+        yield "the content differs"
+    bodies = [
+        _decode(adapter.encode_response(message, context).body) for message in (before, after)
+    ]
     yield from differences(*bodies)
 
 
 def served_faults(
     adapter: Adapter, context: RequestContext, message: Message, events: Sequence[StreamEvent]
 ) -> Iterator[str]:
-    """Yield what a client reads in a plain response and not in a stream, or the other way.
+    """Yield the differences between the plain and the streamed response that a client decodes.
 
-    Parts of which a loss says that one of both cannot hold them may differ.
+    Parts with a loss in only one of both may differ.
     """
     try:
         plain = adapter.encode_response(message, context)
         data, losses = write_stream(adapter, context, events)
-        read = adapter.from_wire_response(plain.body, context)
+        decoded = adapter.from_wire_response(plain.body, context)
         end = read_stream(adapter, context, data)[-1]
     except MetisError as error:
         yield f"to {adapter.name}: {error}"
         return
     if not isinstance(end, MessageComplete):
-        # A response without content, or with an error, is a failed one: a stream says so.
+        # The stream of a failed response, such as one without content, ends with an error.
         if message.metadata.status is MessageStatus.COMPLETE:
             yield f"to {adapter.name}: the stream ended with {end.type}"
         return
-    first, second = _summary(read), _summary(end.message)
-    # What only one of both cannot hold may differ; what both have lost is in neither.
-    lost = {kind for kind, _ in _places(plain.losses) ^ _places(losses)}
-    # Some hosts name another id at the end; what was sent at the start cannot be taken back.
+    first, second = _summary(decoded), _summary(end.message)
+    # A loss in only one of both explains a difference; a loss in both causes none.
+    lost = {kind for kind, _ in _lost_parts(plain.losses) ^ _lost_parts(losses)}
+    # Some hosts send another id at the end, when that of the start has already been sent.
     if isinstance(events[0], MessageStart):
         is_same_id = events[0].response_id == message.metadata.response_id
         lost |= set[str]() if is_same_id else {"response_id"}
@@ -133,25 +135,25 @@ def served_faults(
 
 
 def translated_faults(adapter: Adapter, context: RequestContext, message: Message) -> Iterator[str]:
-    """Yield what a client does not read of a response, although no loss says so."""
+    """Yield the parts of a response that a client does not receive and no loss reports."""
     try:
         served = adapter.encode_response(message, context)
-        read = adapter.from_wire_response(served.body, context)
+        decoded = adapter.from_wire_response(served.body, context)
     except MetisError as error:
         if message.metadata.status is MessageStatus.COMPLETE:
             yield f"to {adapter.name}: {error}"
         return
     lost = Counter(loss.block_type for loss in served.losses)
-    sent, received = _contents(message), _contents(read)
+    sent, received = _contents(message), _contents(decoded)
     for name, values in sent.items():
-        # Each loss stands for one part of its kind.
+        # Each loss reports one part of its kind.
         missing = [value for value in values if value not in received[name]]
         if len(missing) > lost[name]:
-            yield f"to {adapter.name}: {name} is lost without a word: {_short(missing[0])}"
+            yield f"to {adapter.name}: {name} is lost without a report: {_short(missing[0])}"
     paths = {loss.path for loss in served.losses}
-    before, after = message.metadata, read.metadata
+    before, after = message.metadata, decoded.metadata
     for name in _COUNTS:
-        counts = [getattr(each.usage, name, None) for each in (before, after)]
+        counts = [getattr(metadata.usage, name, None) for metadata in (before, after)]
         if counts[0] and counts[0] != counts[1] and f"$.metadata.usage.{name}" not in paths:
             yield f"to {adapter.name}: usage.{name}: was {counts[0]}, is {counts[1]}"
     is_same = before.stop_reason in (after.stop_reason, None, StopReason.UNKNOWN)
@@ -162,7 +164,7 @@ def translated_faults(adapter: Adapter, context: RequestContext, message: Messag
 
 
 def _contents(message: Message) -> dict[str, list[object]]:
-    """Return the parts of a response by the kind that losses name; texts without blanks."""
+    """Return the parts of a response by block type; texts without whitespace."""
     content = message.content
     texts = "".join(block.text for block in content if type(block) is TextBlock)
     thinking = "".join(block.text for block in content if type(block) is ThinkingBlock)
@@ -176,7 +178,7 @@ def _contents(message: Message) -> dict[str, list[object]]:
         ],
         "artifact": [block.source.data for block in content if type(block) is ArtifactBlock],
         "citation": [
-            # Kinds have other names in other protocols.
+            # Protocols have different names for kinds, so that only the URL is compared.
             citation.url or "without a page"
             for block in content
             if type(block) is TextBlock
@@ -185,12 +187,12 @@ def _contents(message: Message) -> dict[str, list[object]]:
     }
 
 
-def _places(losses: Sequence[Loss]) -> set[tuple[str, str]]:
+def _lost_parts(losses: Sequence[Loss]) -> set[tuple[str, str]]:
     return {(loss.block_type, loss.path) for loss in losses}
 
 
 def _summary(message: Message) -> dict[str, object]:
-    """Return what a client reads of a message, by the kind of blocks."""
+    """Return the content and metadata that a client decodes, by block type and field."""
     content, metadata = message.content, message.metadata
     texts = [block for block in content if type(block) is TextBlock]
     calls = [block for block in content if type(block) is ToolUseBlock]
@@ -221,26 +223,27 @@ def _summary(message: Message) -> dict[str, object]:
 def broken_call_faults(
     provider: Adapter, adapter: Adapter, context: RequestContext, message: Message
 ) -> Iterator[str]:
-    """Yield how a client would read calls of a provider's response as whole if they were cut off.
+    """Yield the calls with truncated arguments that a client would decode as complete calls.
 
-    `adapter` is that of the client.
+    `adapter` is that of the client. The arguments of all calls in `message` are truncated first.
     """
-    cut = cut_off(message)
+    truncated = cut_off(message)
     try:
-        plain = adapter.encode_response(cut, context)
-        read = adapter.from_wire_response(plain.body, context)
-        data, losses = write_stream(adapter, context, provider.response_events(cut, context))
+        plain = adapter.encode_response(truncated, context)
+        decoded = adapter.from_wire_response(plain.body, context)
+        events = provider.response_events(truncated, context)
+        data, losses = write_stream(adapter, context, events)
         end = read_stream(adapter, context, data)[-1]
     except MetisError as error:
         yield f"to {adapter.name}: {error}"
         return
-    yield from _whole_calls(f"to {adapter.name}, plain", cut, read, plain.losses)
+    yield from _call_faults(f"to {adapter.name}, plain", truncated, decoded, plain.losses)
     if isinstance(end, MessageComplete):
-        yield from _whole_calls(f"to {adapter.name}, streamed", cut, end.message, losses)
+        yield from _call_faults(f"to {adapter.name}, streamed", truncated, end.message, losses)
 
 
 def cut_off(message: Message) -> Message:
-    """Return a response with calls as if the model had reached its limit while it wrote them."""
+    """Return a response whose calls have truncated arguments, as at the token limit."""
     content = tuple(
         replace(block, input={}, invalid=_CUT) if type(block) is ToolUseBlock else block
         for block in message.content
@@ -250,21 +253,24 @@ def cut_off(message: Message) -> Message:
     return replace(message, content=content, metadata=metadata)
 
 
-def _whole_calls(place: str, sent: Message, read: Message, losses: Sequence[Loss]) -> Iterator[str]:
+def _call_faults(
+    place: str, sent: Message, decoded: Message, losses: Sequence[Loss]
+) -> Iterator[str]:
+    """Yield truncated calls that look complete, missing calls, and a wrong stop reason."""
     expected = sum(type(block) is ToolUseBlock for block in sent.content)
-    calls = [block for block in read.content if type(block) is ToolUseBlock]
+    calls = [block for block in decoded.content if type(block) is ToolUseBlock]
     for call in calls:
         if call.invalid is None or call.invalid.raw != _CUT_ARGUMENTS:
-            yield f"{place}: {call.name} was cut off, and is a call with {_short(call.input)}"
+            yield f"{place}: {call.name} was cut off, but is a call with {_short(call.input)}"
     lost = sum(loss.block_type == "tool_use" for loss in losses)
     if len(calls) + lost < expected:
-        yield f"{place}: {expected - len(calls) - lost} calls are lost without a word"
-    if read.metadata.stop_reason is not StopReason.MAX_TOKENS:
-        yield f"{place}: the stop reason is {read.metadata.stop_reason}"
+        yield f"{place}: {expected - len(calls) - lost} calls are lost without a report"
+    if decoded.metadata.stop_reason is not StopReason.MAX_TOKENS:
+        yield f"{place}: the stop reason is {decoded.metadata.stop_reason}"
 
 
 def _content_of(message: Message | None) -> object:
-    # The ids of calls are derived from the message where a protocol has none.
+    # The digest ignores call ids, which depend on the message in protocols without ids.
     return message and message.content_digest()
 
 

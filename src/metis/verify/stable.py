@@ -1,8 +1,8 @@
-"""The law of stable bytes: what a provider receives depends on what its client sends alone.
+"""The law of stable bytes: the bytes for a provider depend only on the request of the client.
 
-A client without a session sends its whole history with every request, to whatever process. Provider
-caches hit only if equal requests become equal bytes, and if a longer request begins as the shorter
-one did. Only cache marks move: they are no part of the prefix that a provider compares.
+A client without a session sends its whole history with every request, to any process. The prompt
+cache of a provider hits only if equal requests give equal bytes, and a longer request begins with
+the bytes of the shorter one. Only cache marks may move: they are not part of the compared prefix.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,27 +27,27 @@ _decode = msgspec.json.Decoder().decode
 def stable_faults(
     client: Adapter, body: dict[str, Any], targets: Sequence[Adapter]
 ) -> Iterator[str]:
-    """Yield where a request gives other bytes in another session, or does not extend a shorter one.
+    """Yield targets for which a request gives different bytes, or does not extend a shorter one.
 
-    `client` is the adapter of the protocol in which `body` is written.
+    `client` is the adapter of the protocol of `body`.
     """
     bodies = [*shorter_requests(body), body]
     for target in targets:
-        sent = [request_bytes(client, target, each) for each in bodies]
-        again = request_bytes(client, target, body)
-        if (again is None) != (sent[-1] is None) or (
-            again is not None and sent[-1] is not None and again.body != sent[-1].body
+        requests = [request_bytes(client, target, turn_body) for turn_body in bodies]
+        last, repeated = requests[-1], request_bytes(client, target, body)
+        if (repeated is None) != (last is None) or (
+            repeated is not None and last is not None and repeated.body != last.body
         ):
             yield f"to {target.name}: the same request gives other bytes"
-        for number, (before, after) in enumerate(pairwise(sent)):
-            if before is not None and after is not None and not _extends(before, after):
+        for number, (shorter, longer) in enumerate(pairwise(requests)):
+            if shorter is not None and longer is not None and not _extends(shorter, longer):
                 yield f"to {target.name}: turn {number + 2} does not begin as the one before it"
 
 
 def request_bytes(client: Adapter, target: Adapter, body: dict[str, Any]) -> WireRequest | None:
-    """Return what a target receives of a request without a session; None if it is refused."""
+    """Return the request that a target receives, without a session; None if it is refused."""
     try:
-        # Histories of earlier requests are found by their message objects, and these are new.
+        # Encoded histories are cached by message object; decoding creates new objects each time.
         request = client.from_wire_request(body, RequestContext())
         options = request.options
         if target.name != client.name:
@@ -73,14 +73,15 @@ def _is_response(item: Any) -> bool:
     return wire.get("role") in _MODEL_ROLES or wire.get("type") in _MODEL_ITEMS
 
 
-def _extends(before: WireRequest, after: WireRequest) -> bool:
-    first, second = _without_marks(_decode(before.body)), _without_marks(_decode(after.body))
-    # Anthropic and Bedrock need a definition for each tool that a history has calls of (T36), and
-    # no thinking while a call is open that another model made; both are reported.
-    has_new_losses = bool(_option_losses(after) - _option_losses(before))
+def _extends(shorter: WireRequest, longer: WireRequest) -> bool:
+    """Whether the history of a request continues that of a shorter one, with equal other keys."""
+    first, second = _without_marks(_decode(shorter.body)), _without_marks(_decode(longer.body))
+    # Options may change if a loss reports it: Anthropic and Bedrock need a definition for each
+    # called tool (T36), and reject thinking as long as a call of another model has no result.
+    has_new_losses = bool(_option_losses(longer) - _option_losses(shorter))
     for key in {*first, *second}:
         if key in _HISTORY_KEYS:
-            if not _is_prefix(_listed(first.get(key, [])), _listed(second.get(key, []))):
+            if not _is_prefix(_as_list(first.get(key, [])), _as_list(second.get(key, []))):
                 return False
         elif first.get(key) != second.get(key) and not has_new_losses:
             return False
@@ -91,32 +92,33 @@ def _option_losses(request: WireRequest) -> set[tuple[str, str]]:
     return {(loss.path, loss.reason) for loss in request.losses if loss.block_type == "option"}
 
 
-def _listed(history: Any) -> Any:
-    # OpenAI Responses has a string for a history of one text.
+def _as_list(history: Any) -> Any:
+    # OpenAI Responses accepts a string as a history of one text.
     return [{"role": "user", "content": history}] if isinstance(history, str) else history
 
 
-def _is_prefix(before: Any, after: Any) -> bool:
-    """Whether the bytes of one JSON value begin as another's, up to its closing brackets."""
-    if isinstance(before, list) and isinstance(after, list):
-        first, second = cast("list[Any]", before), cast("list[Any]", after)
+def _is_prefix(shorter: Any, longer: Any) -> bool:
+    """Whether the bytes of `longer` begin with those of `shorter` without its closing brackets."""
+    if isinstance(shorter, list) and isinstance(longer, list):
+        first, second = cast("list[Any]", shorter), cast("list[Any]", longer)
         if not first or len(first) > len(second):
             return not first
         *start, last = first
         return start == second[: len(start)] and _is_prefix(last, second[len(start)])
-    if isinstance(before, dict) and isinstance(after, dict):
-        one, other = cast("dict[str, Any]", before), cast("dict[str, Any]", after)
+    if isinstance(shorter, dict) and isinstance(longer, dict):
+        one, other = cast("dict[str, Any]", shorter), cast("dict[str, Any]", longer)
         return one.keys() == other.keys() and all(_is_prefix(one[key], other[key]) for key in one)
-    if isinstance(before, str) and isinstance(after, str):
-        return after.startswith(before)
-    return before == after
+    if isinstance(shorter, str) and isinstance(longer, str):
+        return longer.startswith(shorter)
+    return shorter == longer
 
 
 def _without_marks(value: Any) -> Any:
+    """Return a JSON value without cache marks at any depth."""
     if isinstance(value, dict):
         wire = cast("dict[str, Any]", value)
-        return {key: _without_marks(each) for key, each in wire.items() if key not in _MARK_KEYS}
+        return {key: _without_marks(inner) for key, inner in wire.items() if key not in _MARK_KEYS}
     if isinstance(value, list):
         parts = cast("list[Any]", value)
-        return [_without_marks(each) for each in parts if {*maybe_object(each)} not in _MARK_PARTS]
+        return [_without_marks(part) for part in parts if {*maybe_object(part)} not in _MARK_PARTS]
     return value
