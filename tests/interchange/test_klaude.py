@@ -161,6 +161,8 @@ def test_all_five_kinds_of_messages_are_read() -> None:
         "tool",
     ]
     assert result.losses == []
+    with pytest.raises(ForeignDocumentError, match="expected the role system, got 'user'"):
+        loaded(line("SystemMessage", role="user", parts=[text_part("be kind")]))
 
 
 @pytest.mark.row("K-047", "K-091")

@@ -39,6 +39,7 @@ from metis.canonical.blocks import (
     InvalidInput,
     MediaSource,
 )
+from metis.canonical.json_value import MAX_DIGITS
 from metis.canonical.metadata import CacheHint, Outcome
 from metis.canonical.profiles import SPEC_FIELDS
 from metis.canonical.schema import subset, validate
@@ -237,6 +238,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"| levels of a tool schema | {subset.MAX_DEPTH} |" in section
     assert f"| parts of a tool schema | {subset.MAX_PARTS} |" in section
     assert f"| problems reported for one tool input | {validate.MAX_PROBLEMS};" in section
+    assert f"| digits of an integer, with its sign | {MAX_DIGITS} |" in section
     assert f"| characters of a tool name | {tools.MAX_NAME_LENGTH} |" in section
 
 

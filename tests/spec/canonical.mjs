@@ -9,6 +9,7 @@ import { join } from "node:path";
 const spec = process.argv[2];
 const definitions = JSON.parse(readFileSync(join(spec, "message.schema.json"), "utf8")).$defs;
 const MAX_DEPTH = 100;
+const MAX_DIGITS = 4300;
 
 class Refused extends Error {
   constructor(path, reason) {
@@ -72,6 +73,7 @@ function parse(text) {
     at += number[0].length;
     const isInteger = number[2] === undefined && number[3] === undefined;
     if (!isInteger && !Number.isFinite(Number(number[0]))) fail(path, "a number outside the range");
+    if (isInteger && number[0].length > MAX_DIGITS) fail(path, "an integer with too many digits");
     return done({ kind: isInteger ? "integer" : "float" });
   };
   const string = (path) => {
@@ -170,7 +172,7 @@ function writeTyped(node, given, path, mode) {
   }
   switch (type.type) {
     case "string":
-      if (type.format === "decimal" && ["integer", "float"].includes(node.kind)) return writeAmount(node.text, path);
+      if (type.format === "decimal" && ["integer", "float"].includes(node.kind)) return writeAmount(node.text === "-0" ? "0" : node.text, path);
       if (node.kind !== "string") refuse("expected a string");
       if (type.format === "decimal") return writeAmount(node.string, path);
       return type.format === "date-time" ? writeTime(node.string, path) : writeString(node.string);
@@ -183,6 +185,7 @@ function writeTyped(node, given, path, mode) {
       return writeAny(node);
     case "number":
       if (!["integer", "float"].includes(node.kind)) refuse("expected a number");
+      if (!Number.isFinite(Number(node.text))) refuse("a number outside the range");
       return writeFloat(node.text);
     case "boolean":
       if (node.kind !== "boolean") refuse("expected a boolean");

@@ -196,7 +196,7 @@ def _text(token: bytes) -> str:
 
 
 # The limit of int(), which raises an error beyond it.
-_MAX_DIGITS = 4300
+MAX_DIGITS = 4300
 _SCALARS = frozenset({str, int, bool, NoneType})
 
 
@@ -281,7 +281,8 @@ def _is_unicode(text: str) -> bool:
 def number_fault(digits: str) -> str | None:
     """Return why the text of a number is out of range; None if it is not."""
     if digits.lstrip("-").isdigit():
-        too_long = len(digits) > _MAX_DIGITS
+        # msgspec, the second parser, counts the sign like a digit.
+        too_long = len(digits) > MAX_DIGITS
         return f"an integer of {len(digits)} digits" if too_long else None
     try:
         return "a number out of range" if math.isinf(float(digits)) else None

@@ -19,6 +19,7 @@ from metis.canonical.schema.fit_output import (
     OutputSchemaRule,
     fit_output_schema,
 )
+from metis.canonical.schema.walk import MAX_DEPTH
 
 PLACE: dict[str, Any] = {
     "type": "object",
@@ -147,3 +148,21 @@ def test_infinite_schema_is_refused() -> None:
         == "the schema is too large"
     )
     assert fit_output_schema(TREE, OPENAI_STRICT_OUTPUT).refusal is None
+
+
+@pytest.mark.parametrize("rule", [ANTHROPIC_OUTPUT, GEMINI_OUTPUT])
+def test_deepest_schema_is_fitted(rule: OutputSchemaRule) -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(MAX_DEPTH):
+        deep = {"type": "array", "items": deep}
+    assert fit_output_schema(deep, rule).refusal is None
+    deeper = {"type": "array", "items": deep}
+    assert fit_output_schema(deeper, rule).refusal == "the schema is too large"
+
+
+def test_depth_of_a_definition_is_counted_from_the_definition() -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(MAX_DEPTH - 2):
+        deep = {"type": "array", "items": deep}
+    schema = {"type": "array", "items": {"$ref": "#/$defs/A"}, "$defs": {"A": deep}}
+    assert fit_output_schema(schema, ANTHROPIC_OUTPUT).refusal is None

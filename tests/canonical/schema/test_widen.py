@@ -174,3 +174,26 @@ def test_exponential_schema_is_bounded() -> None:
     }
     schema = {"$ref": "#/$defs/l0", "$defs": {**levels, "l20": {}}}
     assert check_schema(widen_schema(schema)) == []
+
+
+@pytest.mark.parametrize("keyword", ["properties", "items", "anyOf", "oneOf", "$ref", "allOf"])
+def test_parts_beyond_the_deepest_level_are_not_shown(keyword: str) -> None:
+    def nested(depth: int) -> dict[str, Any]:
+        part: dict[str, Any] = {"description": "innermost"}
+        definitions: dict[str, Any] = {}
+        for number in range(depth):
+            definitions[f"d{number}"] = part
+            part = {
+                "properties": {"properties": {"a": part}},
+                "items": {"items": part},
+                "anyOf": {"anyOf": [part, {"type": "null"}]},
+                "oneOf": {"oneOf": [part, {"type": "null"}]},
+                # A reference is followed at the depth of the part that it points to.
+                "$ref": {"items": {"$ref": f"#/$defs/d{number}"}},
+                "allOf": {"allOf": [part]},
+            }[keyword]
+        return {**part, "$defs": definitions} if keyword == "$ref" else part
+
+    deepest = 24 // (2 if keyword == "$ref" else 1)
+    assert "innermost" in str(widen_schema(nested(deepest)))
+    assert "innermost" not in str(widen_schema(nested(deepest + 1)))
