@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from build import user
+from folded import for_every
 from metis import adapters
 from metis.adapters import Adapter
 from metis.canonical import ToolUseBlock, decode, encode
@@ -148,8 +149,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.row("M-200")
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@for_every(NAMES, [bytes, bytearray, memoryview])
 def test_any_bytes_like_body_is_decoded(name: str, kind: Any) -> None:
     adapter = adapters.get(name)
     sent = kind(json.dumps(request_body(adapter)).encode())
@@ -158,8 +158,7 @@ def test_any_bytes_like_body_is_decoded(name: str, kind: Any) -> None:
     assert adapter.from_wire_response(body, CONTEXT).content
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("body", [None, 3, "{}", [], b"", b"null", b"[1]", b'{"a":NaN}'])
+@for_every(NAMES, [None, 3, "{}", [], b"", b"null", b"[1]", b'{"a":NaN}'])
 def test_invalid_body_type_is_refused(name: str, body: Any) -> None:
     adapter = adapters.get(name)
     for read in (adapter.from_wire_request, adapter.from_wire_response):
@@ -182,7 +181,7 @@ def test_a_body_that_is_nested_too_deeply_is_refused(name: str, levels: int) -> 
 
 
 @pytest.mark.row("M-016")
-@pytest.mark.parametrize("name", NAMES)
+@for_every(NAMES)
 def test_changing_the_body_does_not_change_the_message(name: str) -> None:
     adapter = adapters.get(name)
     body = response(adapter)
@@ -209,7 +208,7 @@ def _mutate(value: Any) -> None:
 
 
 @pytest.mark.row("T147", "T153")
-@pytest.mark.parametrize("name", NAMES)
+@for_every(NAMES)
 def test_invalid_counts_and_costs_are_ignored(name: str) -> None:
     adapter = adapters.get(name)
     for count in (2**63, 2**70, -1, 1.5, "3", True, None):
@@ -226,8 +225,7 @@ def test_invalid_counts_and_costs_are_ignored(name: str) -> None:
         assert usage.reported_cost_usd in (None, Decimal(10**400))
 
 
-@pytest.mark.parametrize("name", NAMING)
-@pytest.mark.parametrize("model", [3, ["m"], {"a": 1}, True])
+@for_every(NAMING, [3, ["m"], {"a": 1}, True])
 def test_model_that_is_not_a_string_is_refused(name: str, model: Any) -> None:
     adapter = adapters.get(name)
     request = adapter.from_wire_request({**REQUEST, "model": model}, CONTEXT)
@@ -237,7 +235,7 @@ def test_model_that_is_not_a_string_is_refused(name: str, model: Any) -> None:
         adapter.to_wire([user("go")], (), AdapterOptions(model=model))
 
 
-@pytest.mark.parametrize("name", NAMING)
+@for_every(NAMING)
 def test_last_of_duplicate_keys_wins_and_is_sent(name: str) -> None:
     adapter = adapters.get(name)
     body = json.dumps(REQUEST)[:-1] + ',"model":"other"}'

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from corpus import CORPUS, needs_corpus
+from folded import for_every
 from metis import adapters
 from metis.adapters import Adapter, RequestContext
 from metis.canonical.errors import (
@@ -62,8 +63,7 @@ def test_recorded_error_has_same_class_for_every_client(name: str) -> None:
         assert status == error.status, recording
 
 
-@pytest.mark.parametrize("name", OVERFLOW)
-@pytest.mark.parametrize("source", OVERFLOW)
+@for_every(OVERFLOW, OVERFLOW)
 def test_context_overflow_has_text_of_client_protocol(name: str, source: str) -> None:
     error = ContextOverflowError("400 too much", provider=source, status=413, kind="odd")
     status, body = adapters.get(name).encode_error(error)
@@ -76,10 +76,7 @@ def test_context_overflow_has_text_of_client_protocol(name: str, source: str) ->
         assert OVERFLOW[name] not in body.decode()
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-@pytest.mark.parametrize(
-    "kind", [AuthenticationError, InvalidRequestError, RateLimitError, ServerError]
-)
+@for_every(CLIENTS, [AuthenticationError, InvalidRequestError, RateLimitError, ServerError])
 def test_error_names_no_other_provider(name: str, kind: type[ProviderError]) -> None:
     client = adapters.get(name)
     source = "gemini" if name != "gemini" else "anthropic"

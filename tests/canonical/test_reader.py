@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from build import EVERY_BLOCK, EVERYTHING, assistant, call, tool, user
+from folded import for_every
 from metis.canonical import Limits, Message, MetisError, decode, decode_trusted, encode
 from metis.canonical.errors import DecodeError, LimitError
 from metis.canonical.json_value import join_path
@@ -147,7 +148,7 @@ def _fields(value: object, path: str = "$") -> Iterator[tuple[str, bool]]:
 REQUIRED = [path for path, required in _fields(EVERYTHING) if required]
 
 
-@pytest.mark.parametrize("path", REQUIRED)
+@for_every(REQUIRED)
 @pytest.mark.row("M-010")
 def test_missing_field_error_names_the_field(path: str) -> None:
     steps = SPOTS[path]
@@ -165,7 +166,7 @@ TYPED = {path for path, _ in _fields(EVERYTHING)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", SPOTS)
+@for_every(SPOTS)
 @pytest.mark.row("M-010")
 def test_any_value_at_any_path_is_decoded_or_refused_there(path: str) -> None:
     refused = 0
@@ -183,7 +184,7 @@ def test_any_value_at_any_path_is_decoded_or_refused_there(path: str) -> None:
         assert (refused == 0) is takes_any_value
 
 
-@pytest.mark.parametrize("path", SPOTS)
+@for_every(SPOTS)
 @pytest.mark.row("M-010")
 def test_duplicate_key_error_names_the_path(path: str) -> None:
     tree: Any = json.loads(FULL)

@@ -2,12 +2,13 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from folded import as_test, check_all
 from metis.canonical import validate_session
 from metis.canonical.blocks import TextBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
@@ -17,24 +18,29 @@ from metis.interchange.source import Source
 from metis.store.entries import MessageEntry, decode_entry, encode_entry
 
 SESSIONS = Path(__file__).parents[3] / "shared" / "sessions"
-FORMATS = {name: name for name in ("claude-code", "codex", "gemini-cli", "opencode", "pi")}
+FORMATS = ("claude-code", "codex", "gemini-cli", "opencode", "pi")
 _OTHER_FORMATS = ("fixture-paced.jsonl", ".meta.json", "gemini/schema_drift.json")
 _DIRECTORIES = ("message", "part")
 
 
-def files() -> list[Any]:
-    cases = [
-        pytest.param(name, path, id=f"{kind}-{path.stem[:30]}")
-        for kind, name in FORMATS.items()
-        for path in sorted((SESSIONS / kind).rglob("*.json*"))
+def files(name: str) -> list[Path]:
+    return [
+        path
+        for path in sorted((SESSIONS / name).rglob("*.json*"))
         if not str(path).endswith(_OTHER_FORMATS)
         # opencode's storage has a file per message and per part; the session names them.
         if not set(_DIRECTORIES) & set(path.parts)
     ]
-    return cases or [pytest.param("", Path(), marks=pytest.mark.skip("no session files here"))]
 
 
-every_file = pytest.mark.parametrize(("name", "path"), files())
+def every_file(check: Callable[[str, Path], None]) -> Callable[..., None]:
+    """Make one test per format of a check of a session file."""
+
+    def run(name: str) -> None:
+        check_all(check, ((name, path) for path in files(name)))
+
+    is_absent = pytest.mark.skipif(not SESSIONS.is_dir(), reason="no session files here")
+    return is_absent(pytest.mark.parametrize("name", FORMATS)(as_test(check, run)))
 
 
 def records(data: bytes, path: Path) -> list[Any]:

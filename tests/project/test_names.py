@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from folded import for_every
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "metis"
 TESTS = Path(__file__).parent.parent
@@ -99,7 +99,7 @@ def refused(tree: ast.AST, words: set[str] = REFUSED) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+@for_every(MODULES)
 def test_source_identifiers_have_no_refused_word(path: Path) -> None:
     name = str(path.relative_to(SOURCE))
     allowed = PUBLIC_FIELDS.get(name, set())

@@ -266,8 +266,11 @@ def test_every_sqlite_error_has_its_class(code: int, error: str) -> None:
     assert result.hint
 
 
-def contents(url: str) -> dict[str, list[tuple[object, ...]]]:
-    """Return every table of a database with its columns and rows."""
+def contents(url: str, *, is_open: bool = False) -> dict[str, list[tuple[object, ...]]]:
+    """Return every table of a database with its columns and rows.
+
+    An open store writes the digests of earlier entries when it is idle, so they are left out.
+    """
     result: dict[str, list[tuple[object, ...]]] = {}
     with psycopg.connect(url) as database:
         columns = (
@@ -276,6 +279,8 @@ def contents(url: str) -> dict[str, list[tuple[object, ...]]]:
         )
         result["columns"] = database.execute(columns).fetchall()
         for table in sorted({str(row[0]) for row in result["columns"]}):
+            if is_open and table == "digests":
+                continue
             statement = sql.SQL("SELECT * FROM {} ORDER BY 1").format(sql.Identifier(table))
             result[table] = database.execute(statement).fetchall()
     return result
@@ -327,14 +332,14 @@ def test_long_session_lock_is_a_typed_error(postgres: Server) -> None:
     async def use() -> None:
         async with open_store(url, wait_s=0.1) as store:
             await store.append(user("hi", id=ulid(8)))
-            before = contents(url)
+            before = contents(url, is_open=True)
             with psycopg.connect(url) as other:
                 other.execute("SELECT id FROM sessions FOR UPDATE")
                 with pytest.raises(StoreLockedError) as result:
                     await store.append(user("hi", id=ulid(9)))
                 assert "stop the other program" in str(result.value.hint)
                 assert len(await store.messages(SESSION)) == 2
-            assert contents(url) == before
+            assert contents(url, is_open=True) == before
             await store.append(user("hi", id=ulid(9)))
 
     asyncio.run(use())
@@ -357,11 +362,11 @@ def test_full_disk_of_server_loses_no_earlier_entries(postgres: Server) -> None:
     async def use() -> None:
         async with open_store(url) as store:
             await store.append(user("hi", id=ulid(8)))
-            before = contents(url)
+            before = contents(url, is_open=True)
             with pytest.raises(StoreFullError) as result:
                 await store.append(assistant(call("a", tool_id(1)), id=ulid(9)))
             assert "free disk space" in str(result.value.hint)
-            assert contents(url) == before
+            assert contents(url, is_open=True) == before
             await store.append(user("hi", id=ulid(10)))
             assert len(await store.messages(SESSION)) == 5
             assert await store.check() == []

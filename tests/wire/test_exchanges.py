@@ -1,6 +1,7 @@
 """Handwritten exchanges of every protocol: valid for the SDK types, and decoded as expected."""
 
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic.types.beta as anthropic_types
@@ -15,6 +16,7 @@ import converse_shape
 from build import text, user
 from corpus import body_of
 from exchange import Exchange, handwritten
+from folded import as_test, check_all
 from judges import complaints, gemini_answer
 from metis import adapters
 from metis.adapters import Adapter
@@ -172,23 +174,32 @@ CITING = {"anthropic", "bedrock-converse"}
 """Streams with citations between text deltas; elsewhere citations come with the message."""
 OUT_OF_ORDER = "order of a stream"
 """Streams whose block order a plain response of the protocol cannot express."""
-EVERY = [(name, key) for name, protocol in PROTOCOLS.items() for key in handwritten(protocol)]
 
 
 def exchange_of(name: str, key: str) -> Exchange:
     return handwritten(PROTOCOLS[name])[key]
 
 
-def those(name: str, part: str, *, failures: bool) -> list[str]:
-    return [
-        key
-        for key, exchange in handwritten(PROTOCOLS[name]).items()
-        if getattr(exchange, part) is not None and exchange.is_failure is failures
-    ]
+def for_each(part: str | None = None, *, failures: bool | None = False) -> Callable[..., Any]:
+    """Make one test per protocol of a check of exchanges: of all, or of those with a part.
 
+    `failures` selects exchanges that fail, or those that succeed; None selects both.
+    """
 
-def pairs(part: str, *, failures: bool = False) -> list[tuple[str, str]]:
-    return [(name, key) for name in PROTOCOLS for key in those(name, part, failures=failures)]
+    def keys(name: str) -> Iterator[str]:
+        for key, exchange in handwritten(PROTOCOLS[name]).items():
+            has_part = part is None or getattr(exchange, part) is not None
+            if has_part and failures in (None, exchange.is_failure):
+                yield key
+
+    def decorate(check: Callable[[str, str], None]) -> Callable[..., None]:
+        def run(name: str) -> None:
+            check_all(check, ((name, key) for key in keys(name)))
+
+        names = [name for name in PROTOCOLS if any(keys(name))]
+        return pytest.mark.parametrize("name", names)(as_test(check, run))
+
+    return decorate
 
 
 def adapter_of(name: str, exchange: Exchange) -> Adapter:
@@ -227,7 +238,7 @@ def test_every_feature_has_an_exchange(name: str) -> None:
     assert (FEATURES | OWN_FEATURES[name]) - {exchange.feature for exchange in exchanges} == set()
 
 
-@pytest.mark.parametrize(("name", "key"), EVERY)
+@for_each(failures=None)
 def test_sdk_types_accept_request(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     if exchange.dialect is None and exchange.request is not None:
@@ -235,7 +246,7 @@ def test_sdk_types_accept_request(name: str, key: str) -> None:
         assert complaints(judged(name, exchange), body) == []
 
 
-@pytest.mark.parametrize(("name", "key"), EVERY)
+@for_each(failures=None)
 def test_sdk_types_accept_response(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     if exchange.dialect is not None:
@@ -259,7 +270,7 @@ def take(
         types[judged(name, exchange)].validate_python(body)
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("path"))
+@for_each("path")
 def test_request_path_is_expected_path(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     assert exchange.path is not None
@@ -272,7 +283,7 @@ def test_request_path_is_expected_path(name: str, key: str) -> None:
     assert adapter.to_wire(read.messages, read.tools, read.options).path == exchange.path
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("request") + pairs("request", failures=True))
+@for_each("request", failures=None)
 def test_request_decodes_as_expected(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     assert exchange.request is not None
@@ -284,7 +295,7 @@ def test_request_decodes_as_expected(name: str, key: str) -> None:
         assert [block.type for block in read.messages[-1].content] == exchange.expect.sent
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("response"))
+@for_each("response")
 def test_response_decodes_as_expected(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     message = adapter_of(name, exchange).from_wire_response(exchange.body(), context(exchange))
@@ -293,7 +304,7 @@ def test_response_decodes_as_expected(name: str, key: str) -> None:
 
 
 @pytest.mark.row("M-010", "M-193")
-@pytest.mark.parametrize(("name", "key"), pairs("response"))
+@for_each("response")
 def test_response_round_trip_gives_equal_json(name: str, key: str) -> None:
     """Decode, store, load and encode a response: the same JSON."""
     exchange = exchange_of(name, key)
@@ -303,7 +314,7 @@ def test_response_round_trip_gives_equal_json(name: str, key: str) -> None:
     assert json.loads(adapter.to_wire_response(stored, context(exchange))) == exchange.response
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("stream"))
+@for_each("stream")
 def test_stream_decodes_as_expected(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     last = read_stream(adapter_of(name, exchange), exchange)[-1]
@@ -311,7 +322,7 @@ def test_stream_decodes_as_expected(name: str, key: str) -> None:
     check(last.message, exchange)
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("stream"))
+@for_each("stream")
 def test_deltas_add_up_to_content(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     events = read_stream(adapter_of(name, exchange), exchange)
@@ -332,7 +343,7 @@ def test_deltas_add_up_to_content(name: str, key: str) -> None:
     assert summed == whole
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("stream"))
+@for_each("stream")
 def test_stream_gives_message_of_plain_response(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     adapter = adapter_of(name, exchange)
@@ -349,7 +360,7 @@ def test_stream_gives_message_of_plain_response(name: str, key: str) -> None:
     assert last.message.metadata.response_id == plain.metadata.response_id
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("stream") + pairs("stream", failures=True))
+@for_each("stream", failures=None)
 def test_stream_gives_equal_events_for_any_chunking(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     adapter = adapter_of(name, exchange)
@@ -358,7 +369,7 @@ def test_stream_gives_equal_events_for_any_chunking(name: str, key: str) -> None
         assert [shape(event) for event in read_stream(adapter, exchange, size)] == whole
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("response", failures=True))
+@for_each("response", failures=True)
 def test_error_has_expected_class(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     with pytest.raises(MetisError) as caught:
@@ -366,7 +377,7 @@ def test_error_has_expected_class(name: str, key: str) -> None:
     assert type(caught.value).__name__ == exchange.expect.error
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("stream", failures=True))
+@for_each("stream", failures=True)
 def test_broken_stream_ends_in_error_with_partial_message(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     adapter = adapter_of(name, exchange)
@@ -380,7 +391,7 @@ def test_broken_stream_ends_in_error_with_partial_message(name: str, key: str) -
         follow_up(adapter, exchange, last.message)
 
 
-@pytest.mark.parametrize(("name", "key"), pairs("response"))
+@for_each("response")
 def test_the_next_turn_is_valid(name: str, key: str) -> None:
     """The response goes back to its provider with results for its calls, without a loss."""
     exchange = exchange_of(name, key)

@@ -12,6 +12,7 @@ digests of content as the client sees both; a caller with several tenants stores
 import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, compress
 from typing import Final
 
 import msgspec
@@ -47,6 +48,7 @@ MAX_LOOKUPS: Final = 10_000
 """For how many responses of one request seals are looked up, the newest first."""
 _CALL_PREFIX = "call_"
 _ASSISTANT = Role.ASSISTANT
+_THINKING_TYPES = frozenset({ThinkingBlock, RedactedThinkingBlock})
 
 
 class ClientSeals:
@@ -118,23 +120,18 @@ class ClientSeals:
 
     def open_all(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return a client's messages with the original blocks in place of envelopes."""
-        # This runs for every message of every request, and nearly none has an envelope.
-        opened: dict[int, Message] = {}
+        # This runs for every message of every request, and nearly none has an envelope: the blocks
+        # of thinking are selected without a step of Python for each block.
+        blocks = list(chain.from_iterable([message.content for message in messages]))
+        thinking = compress(blocks, map(_THINKING_TYPES.__contains__, map(type, blocks)))
         is_scoped = self._scoped is not None
-        for index, message in enumerate(messages):
-            if message.role is _ASSISTANT:
-                for block in message.content:
-                    kind = type(block)
-                    if kind is TextBlock or kind is ToolUseBlock:
-                        continue
-                    if isinstance(block, Thinking) and (is_scoped or is_envelope(value_of(block))):
-                        opened[index] = self._open(message)
-                        break
-        if not opened:
+        if not any(is_scoped or is_envelope(value_of(block)) for block in thinking):
             return tuple(messages)
-        return tuple([opened.get(index, message) for index, message in enumerate(messages)])
+        return tuple([self._open(message) for message in messages])
 
     def _open(self, message: Message) -> Message:
+        if message.role is not _ASSISTANT:
+            return message
         content = self._opened(message.content)
         is_same = are_identical(content, message.content)
         return message if is_same else replace(message, content=tuple(content))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -36,6 +37,8 @@ from metis.projection.tool_calls import (
     project_calls,
     repair_exchanges,
 )
+
+_hints = attrgetter("metadata.hints")
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
@@ -88,7 +91,7 @@ def project_by_rules(
 
 def has_marks(messages: Sequence[Message]) -> bool:
     """Whether a message has a cache hint."""
-    return any(message.metadata.hints for message in messages)
+    return any(map(_hints, messages))
 
 
 def are_native(messages: Sequence[Message], target: Target) -> bool:

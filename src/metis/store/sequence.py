@@ -10,7 +10,7 @@ it has a later time than everything before, or has a journal row itself.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -46,6 +46,7 @@ _COUNT_AFTER = "SELECT count(*) FROM messages WHERE session_id = ? AND created_a
 _CHUNK = 64
 _MAX_SEQ = (1 << 62) - 1
 _by_id = attrgetter("id")
+_id_column = itemgetter(0)
 
 
 class JournalMark(NamedTuple):
@@ -140,7 +141,7 @@ def _check_rows(
     session_id: str, rows: Rows, full_texts: Mapping[str, str], digests: Mapping[str, int]
 ) -> None:
     """Notice rows that are not what was written."""
-    expected = [digests.get(row[0]) for row in rows]
+    expected = list(map(digests.get, map(_id_column, rows)))
     try:
         actual = digests_of_rows(rows, full_texts)
     except _DAMAGE:  # a column is not even of its type; find out of which message
@@ -187,10 +188,10 @@ def _check_completeness(
     session_id: str, messages: list[Message], journal: Rows, digests: Mapping[str, int]
 ) -> None:
     """Notice messages and entries that were stored and that no query returns any more."""
-    present = {message.id for message in messages}
+    present = set(map(_by_id, messages))
     present.update(entry_key(row[0]) for row in journal if row[1] is None)
-    missing = sorted(digests.keys() - present)
-    if missing:
+    if not digests.keys() <= present:
+        missing = sorted(digests.keys() - present)
         kind = "entry" if missing[0].startswith("#") else "message"
         text = f"{kind} {missing[0].removeprefix('#')} is missing ({len(missing)} in all)"
         raise damaged(session_id, text)

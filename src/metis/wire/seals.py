@@ -20,7 +20,7 @@ import msgspec
 import pybase64
 from msgspec import Struct
 
-from metis.canonical.blocks import RedactedThinkingBlock, ThinkingBlock
+from metis.canonical.blocks import ContentBlock, RedactedThinkingBlock, ThinkingBlock
 
 Thinking = ThinkingBlock | RedactedThinkingBlock
 
@@ -73,7 +73,7 @@ _read_old = msgspec.json.Decoder(_OldEnvelope).decode
 _write = msgspec.json.Encoder().encode
 
 
-def value_of(block: Thinking) -> str | None:
+def value_of(block: ContentBlock) -> str | None:
     """Return the seal of a thinking block; None if it has no seal."""
     if type(block) is RedactedThinkingBlock:
         return block.data

@@ -109,8 +109,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     draft = _FastRequestDraft(context)
     if parsed.system is not UNSET:
         draft.add_common(_SYSTEM, parsed.system)
-    for index, message in enumerate(parsed.messages):
-        draft.add_message(message, index)
+    draft.add_messages(parsed.messages)
     options = ((name, getattr(parsed, name)) for name in _OPTIONS)
     wire: Wire = {name: value for name, value in options if value is not UNSET}
     return CanonicalRequest(draft.messages(), decode_tools(wire.get("tools")), decode_options(wire))
@@ -123,16 +122,18 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
             origin=self._origin, provider_raw=provider_raw_of(PROTOCOL, {"plain": True})
         )
 
-    def add_message(self, message: _WireMessage, index: int) -> None:
-        """Add one wire message of common blocks."""
-        role = request.ROLES.get(message.role)
-        if role is None:
-            raise DecodeError(f"unknown role {message.role!r}", path=f"$.messages[{index}].role")
-        # The general path stores whether a leading system message was in the message list.
-        if role is _SYSTEM and self.is_leading:
-            self.add(to_builtins(message), f"$.messages[{index}]")
-            return
-        self.add_common(role, message.content)
+    def add_messages(self, messages: Sequence[_WireMessage], first: int = 0) -> None:
+        """Add wire messages of common blocks; `first` is the index of the first in its request."""
+        for index, message in enumerate(messages, first):
+            role = request.ROLES.get(message.role)
+            if role is None:
+                path = f"$.messages[{index}].role"
+                raise DecodeError(f"unknown role {message.role!r}", path=path)
+            # The general path stores whether a leading system message was in the message list.
+            if role is _SYSTEM and self.is_leading:
+                self.add(to_builtins(message), f"$.messages[{index}]")
+            else:
+                self.add_common(role, message.content)
 
     def add_common(self, role: Role, content: str | Sequence[Part]) -> None:
         """Add one wire message as one or several canonical messages."""
@@ -275,7 +276,7 @@ def _begin_common(draft: _FastRequestDraft, wire: Wire) -> None:
 
 
 def _add_common(draft: _FastRequestDraft, data: bytes, index: int) -> None:
-    draft.add_message(_read_message(data), index)
+    draft.add_messages([_read_message(data)], index)
 
 
 def _add_any(draft: _StepDraft, data: bytes, index: int) -> None:

@@ -9,7 +9,7 @@ The Structs forbid unknown keys: input with such a key is decoded by the general
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -51,10 +51,10 @@ class _FastRequestDraft(request.GeminiRequestDraft):
     def add_all(self, contents: list[Any]) -> None:
         """Add the contents of a request, in order."""
         for index, content in enumerate(contents):
-            wire = cast("Wire", content)
-            if type(content) is dict and len(wire) == _CONTENT_KEYS:
-                role, parts = wire.get("role"), wire.get("parts")
-                if type(parts) is list and self._add_common(role, cast("list[Wire]", parts)):
+            wire: Wire = content
+            if type(wire) is dict and len(wire) == _CONTENT_KEYS:
+                parts: list[Wire] = wire.get("parts", ())
+                if type(parts) is list and self._add_common(wire.get("role"), parts):
                     continue
             self.add(content, f"$.contents[{index}]")
 
@@ -72,13 +72,13 @@ class _FastRequestDraft(request.GeminiRequestDraft):
             self._pairing.begin_user_content()
             self._drafts.append((Role.USER, (_make_text(text),), self._bare_metadata))
             return True
-        results = [_common_result(part) for part in parts]
-        if None in results:
+        results = [result for part in parts if (result := _common_result(part)) is not None]
+        if len(results) != len(parts):
             return False
         self._pairing.begin_user_content()
         for number, result in enumerate(results):
             form = {"joined": True} if number else {"apart": True}
-            self._add_common_result(cast("Wire", result), parts[number], form)
+            self._add_common_result(result, parts[number], form)
         return True
 
     def _add_common_result(self, result: Wire, part: Wire, form: dict[str, Any]) -> None:
@@ -98,10 +98,11 @@ class _FastRequestDraft(request.GeminiRequestDraft):
 
 def _common_result(part: Wire) -> Wire | None:
     """Return the function response of a part with exactly the common keys; None otherwise."""
-    response = part.get("functionResponse") if type(part) is dict and len(part) == 1 else None
-    if type(response) is not dict:
+    if type(part) is not dict or len(part) != 1:
         return None
-    result = cast("Wire", response)
+    result: Wire = part.get("functionResponse", ())
+    if type(result) is not dict:
+        return None
     wire_id = result.get("id")
     if len(result) != (_RESULT_KEYS_WITH_ID if wire_id else _RESULT_KEYS):
         return None

@@ -132,8 +132,9 @@ def decode_result_text(response: Any) -> tuple[tuple[ContentBlock, ...], bool]:
 
     Gemini documents two keys, `output` and `error`; any other object becomes JSON text.
     """
-    if type(response) is dict and len(cast("Wire", response)) == 1:
-        ((key, value),) = cast("Wire", response).items()
+    wire: Wire = response
+    if type(wire) is dict and len(wire) == 1:
+        ((key, value),) = wire.items()
         if key == "error":
             return (_make_text(value if type(value) is str else _text(value)),), True
         if key in _TEXT_KEYS and type(value) is str:
@@ -246,11 +247,11 @@ class PartDecoder:
         """Append the blocks of parts; return whether all parts are as metis would encode them."""
         is_plain = True
         for part in parts:
-            if type(part) is not dict:
+            wire: Wire = part
+            if type(wire) is not dict:
                 blocks.append(self._opaque(part))
                 is_plain = False
                 continue
-            wire = cast("Wire", part)
             text = wire.get("text")
             if type(text) is str and len(wire) == 1:
                 blocks.append(_make_text(text))
@@ -261,11 +262,11 @@ class PartDecoder:
 
     def _decode_plain_call(self, part: Wire, blocks: list[ContentBlock]) -> bool:
         """Append a call that is as metis would encode it; return False for any other part."""
-        call = part.get("functionCall")
-        if type(call) is not dict or not self._is_model:
+        wire: Wire = part.get("functionCall", ())
+        if type(wire) is not dict or not self._is_model:
             return False
-        wire = cast("Wire", call)
-        name, arguments, wire_id = wire.get("name"), wire.get("args"), wire.get("id")
+        name, wire_id = wire.get("name"), wire.get("id")
+        arguments: Wire = wire.get("args", ())
         if type(name) is not str or type(arguments) is not dict:
             return False
         if len(wire) != (_CALL_KEYS_WITH_ID if wire_id else _CALL_KEYS):
@@ -278,7 +279,7 @@ class PartDecoder:
         if signature:
             blocks.append(_make_thinking("", signature, None, SIGNATURE_ON_NEXT, self._issuer))
         tool_use_id = self._ids.id_of_call(name, wire_id)
-        blocks.append(_make_call(tool_use_id, name, cast("Wire", arguments)))
+        blocks.append(_make_call(tool_use_id, name, arguments))
         return True
 
     def _decode_any(self, wire: Wire, blocks: list[ContentBlock]) -> None:

@@ -124,7 +124,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     except (ValueError, RecursionError):
         return request.decode_request(body, context)
     decoder = _MessageDecoder(context)
-    if not all(map(decoder.add, wire.messages)):
+    if not decoder.add_all(wire.messages):
         return request.decode_request(body, context)
     values = ((key, getattr(wire, key)) for key in _OPTION_KEYS)
     options: Wire = {key: value for key, value in values if value is not UNSET}
@@ -143,12 +143,13 @@ class _MessageDecoder(RequestDraft):
     def _detach(self) -> None:
         self._ids = self._ids.copy()
 
-    def add(self, wire: _Message) -> bool:
-        """Decode one wire message; return False if it needs the general path."""
-        draft = self._decode(wire)
-        if draft is None:
-            return False
-        self._drafts.append(draft)
+    def add_all(self, messages: list[_Message]) -> bool:
+        """Decode wire messages; return False if one needs the general path."""
+        for wire in messages:
+            draft = self._decode(wire)
+            if draft is None:
+                return False
+            self._drafts.append(draft)
         return True
 
     def _decode(self, wire: _Message) -> _Draft | None:
@@ -257,7 +258,7 @@ def _begin(_draft: _MessageDecoder, wire: Wire) -> None:
 
 
 def _add(draft: _MessageDecoder, data: bytes, _index: int) -> None:
-    if not draft.add(_read_message(data)):
+    if not draft.add_all([_read_message(data)]):
         raise ValueError("an unusual message")
 
 

@@ -151,10 +151,11 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
     def _text(self, event: TextDelta) -> bytes:
         encoded = b""
         if self._open_index != event.content_block_index or self._open_type != "message":
-            form = dict((self._is_native and event.original_form) or {})
-            encoded = self._open_text(event.message_id, event.content_block_index, form)
-        self._final_form = self._final(event.original_form)
-        if not event.text and self._final_form:
+            stated = dict((self._is_native and event.original_form) or {})
+            encoded = self._open_text(event.message_id, event.content_block_index, stated)
+        form = event.original_form
+        self._final_form = {} if form is None else self._final(form)
+        if self._final_form and not event.text:
             return encoded + self._close_item()
         self._pieces.append(event.text)
         if self._part_type == "refusal":
