@@ -12,7 +12,7 @@ from build import assistant, call, numbered, system, tool, tool_id, ulid, user
 from metis import adapters
 from metis.adapters import Adapter, AdapterOptions, OutputFormat, Reasoning, ToolChoice, WireRequest
 from metis.adapters.history import HistoryCache
-from metis.adapters.request_options import MAX_PLANS
+from metis.adapters.request_options import MAX_CLIENT_PLANS, MAX_PLANS
 from metis.canonical import Message, ToolDefinition
 from metis.canonical.tools import SideEffects
 
@@ -146,12 +146,32 @@ def test_changed_tool_list_changes_request() -> None:
     assert b'"look"' not in adapter.preview(messages, tools).body
 
 
+def test_options_of_a_client_are_planned_once_and_by_their_object() -> None:
+    adapter = Adapter(adapters.profile_of("openai"))
+    messages = numbered(user("hi"))
+    native = {"anthropic": {"top_k": 4, "metadata": {"user_id": "x"}}}
+    options = AdapterOptions(native=native, origin="anthropic", model="gpt-4o")
+    first = adapter.preview(messages, (), options)
+    plans = adapter._planner._client_plans  # pyright: ignore[reportPrivateUsage] - its entries
+    ((key, entry),) = plans.items()
+    assert adapter.preview(messages, (), replace(options, stream=None)) == first
+    assert plans[key] is entry, "the plan was made again"
+    other = replace(options, native={"anthropic": {"top_k": True}})
+    assert adapter.preview(messages, (), other).losses != first.losses
+    assert adapter.preview(messages, (), replace(options, temperature=0.5)).body != first.body
+    assert adapter.preview(messages, (), options) == first
+
+
 def test_caches_are_bounded() -> None:
     adapter = Adapter(adapters.profile_of("anthropic"))
     for number in range(MAX_PLANS + 10):
         options = AdapterOptions(max_output_tokens=number + 1)
         adapter.preview([replace(user("hi"), id=ulid(number))], (), options)
-    assert len(adapter._planner._plans) == MAX_PLANS  # pyright: ignore[reportPrivateUsage] - its size
+        client = replace(options, native={"openai_chat": {"user": "x"}}, origin="openai")
+        adapter.preview([replace(user("hi"), id=ulid(number))], (), client)
+    planner = adapter._planner  # pyright: ignore[reportPrivateUsage] - its size
+    assert len(planner._plans) == MAX_PLANS  # pyright: ignore[reportPrivateUsage] - its size
+    assert len(planner._client_plans) == MAX_CLIENT_PLANS  # pyright: ignore[reportPrivateUsage] - its size
 
 
 @pytest.mark.parametrize(("conversations", "size", "expected"), [(3, 10**6, 3), (100, 250, 2)])

@@ -1,5 +1,6 @@
 """Exchanges waiting for the store: durable in files, bounded, and joined correctly."""
 
+import asyncio
 import errno
 import logging
 import os
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from tests.gateway.test_recorder import ALICE, Client, assistant, recording, texts, user
 
+from metis.gateway import recorder as recorder_module
 from metis.gateway.backlog import Backlog
 from metis.gateway.exchange import Exchange
 from metis.gateway.exchange_queue import WaitingExchanges
@@ -105,6 +107,46 @@ async def test_queue_over_memory_limit_spills_to_files_without_loss(
     for number, exchange in enumerate(sent):
         assert await stored_texts(store, exchange) == [f"{number}" * 500, "yes"]
     assert not list((tmp_path / "spool").iterdir())
+
+
+async def test_exchanges_wait_in_files_while_the_gateway_is_busy(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "_QUIET_S", 1e9)
+    monkeypatch.setattr(recorder_module, "_MAX_HELD_S", 1e9)
+    recorder = Recorder(store, Models(), waiting=waiting(tmp_path / "spool"))
+    await recorder.start()
+    client = Client(recorder)
+
+    async def until(name: str, count: int) -> dict[str, int]:
+        async with asyncio.timeout(60):
+            while (metrics := recorder.metrics())[name] < count:  # noqa: ASYNC110 - a counter
+                await asyncio.sleep(0.01)
+        return metrics
+
+    # The first call comes to an idle gateway.
+    await client.send([user("zero")], assistant("yes"))
+    await until("stored", 1)
+    sent = [await client.send([user(f"{number}")], assistant("yes")) for number in range(30)]
+    metrics = await until("backlog_bytes", 1)
+    assert metrics["stored"] + metrics["queued"] == 31
+    assert metrics["queued"], "nothing was held"
+    assert (await recorder.lookup(sent[-1].id, ALICE) or {})["status"] == 200
+    monkeypatch.setattr(recorder_module, "_MAX_HELD_S", 0.0)
+    await until("stored", 31)
+    await recorder.close()
+    assert await stored_texts(store, sent[-1]) == ["29", "yes"]
+
+
+def test_exchanges_cannot_wait_for_ever(tmp_path: Path) -> None:
+    queue = waiting(tmp_path / "spool", max_waiting=4)
+    exchange = Exchange(client_protocol="openai_chat", client_adapter="openai", path="/")
+    assert queue.can_wait(0.0), "nothing waits"
+    queue.add(exchange)
+    assert queue.can_wait(60.0)
+    assert not queue.can_wait(0.0)
+    queue.add(Exchange(client_protocol="openai_chat", client_adapter="openai", path="/"))
+    assert not queue.can_wait(60.0), "half of the room is used"
 
 
 async def test_request_joins_conversation_that_waits_in_a_file(

@@ -45,6 +45,7 @@ from metis.canonical.errors import (
 from metis.canonical.metadata import MessageMetadata, MessageStatus
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
+from metis.wire.openai_chat import request as request_module
 from metis.wire.openai_chat.blocks import PROTOCOL, is_empty
 from metis.wire.openai_chat.codec import CODEC
 from metis.wire.openai_chat.fast import decode_request
@@ -118,6 +119,45 @@ def test_recorded_responses_round_trip_with_every_key() -> None:
         message = decode_response(exchange["response"], context)
         body = json.loads(encode_response(message, context))
         assert body == exchange["response"], exchange["id"]
+
+
+@needs_corpus
+def test_form_of_plain_response_is_the_one_that_encoding_it_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bodies = [as_json(exchange["response"]) for exchange in answers()]
+    calls = [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+        {"id": "b", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}},
+        {"id": "", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        {"id": "c", "type": "custom", "custom": {"name": "f", "input": "x"}},
+        {"id": "d", "type": "function", "function": {"name": "f", "arguments": "[1"}, "index": 3},
+        *({"id": "a"}, 7),
+    ]
+    beside: list[Wire] = [
+        {"tool_calls": given} for given in ([], None, *([one] for one in calls), calls[:2], calls)
+    ]
+    beside += [{}, {"refusal": None}, {"refusal": "no"}, {"function_call": None}, {"role": "user"}]
+    beside += [{"reasoning_content": ""}, {"reasoning_content": "x"}, {"annotations": []}]
+    beside += [{"annotations": [{"type": "x"}]}, {"audio": None}, {"audio": {"id": "x"}}]
+    for content in ("text", "", None, [{"type": "text", "text": "x"}]):
+        for keys in beside:
+            message = {"role": "assistant", "content": content, **keys}
+            bodies.append(as_json({"choices": [{"index": 0, "message": message}]}))
+    context = replace(CONTEXT, is_stateless=True)
+    fast = [decode_response(body, context) for body in bodies]
+
+    def never(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(request_module, "_is_plain_response", never)
+    for body, message in zip(bodies, fast, strict=True):
+        slow = decode_response(body, context)
+        forms = [
+            {**(one.metadata.provider_raw or {}).get(PROTOCOL, {}), "ids": None, "calls": None}
+            for one in (message, slow)
+        ]
+        assert forms[0] == forms[1], body
 
 
 @needs_whole_corpus

@@ -21,7 +21,7 @@ from metis.wire.declared_tools import FUNCTION_KIND, DeclaredTool
 from metis.wire.json_access import maybe_list, maybe_object, maybe_text
 from metis.wire.original_form import original_form_of
 
-_RESPONSES = "openai_responses"
+RESPONSES = "openai_responses"
 _ADDITIONAL_TOOLS = "additional_tools"
 MAX_DECLARED = 2000
 """How many tools of other kinds a request may declare; further ones are ignored with a loss."""
@@ -62,7 +62,7 @@ class DeclaredTools(Struct, frozen=True):
     def _with_names(self, message: Message) -> Message:
         if message.role is not Role.ASSISTANT:
             return message
-        forms = maybe_object(original_form_of(message, _RESPONSES).get("calls"))
+        forms = maybe_object(original_form_of(message, RESPONSES).get("calls"))
         content = tuple(self._renamed(block, forms) for block in message.content)
         is_same = all(map(is_, content, message.content))
         return message if is_same else replace(message, content=content)
@@ -90,7 +90,7 @@ def declared_tools(
         codec = CODECS.get(protocol)
         if codec is None or codec.declared_tools is None:
             continue
-        input_tools = [*_declarations(messages)][:MAX_DECLARED] if protocol == _RESPONSES else []
+        input_tools = [*_declarations(messages)][:MAX_DECLARED] if protocol == RESPONSES else []
         if protocol == profile.protocol and profile.tool_kinds:
             kinds = profile.tool_kinds
             declared = [
@@ -104,7 +104,7 @@ def declared_tools(
             functions += codec.declared_tools(plain, input_tools)[:MAX_DECLARED]
         else:
             functions += codec.declared_tools(keys, input_tools)[:MAX_DECLARED]
-    has_items = any(map(_is_declaration, messages)) if _RESPONSES in options.native else False
+    has_items = any(map(_is_declaration, messages)) if RESPONSES in options.native else False
     if not functions and not native and not has_items:
         return NO_DECLARED_TOOLS
     names = {
@@ -122,7 +122,7 @@ def response_context(
     codec, native = CODECS[protocol], request.options.native.get(protocol, {})
     declared: tuple[DeclaredTool, ...] = ()
     if codec.declared_tools is not None:
-        input_tools = _declarations(request.messages) if protocol == _RESPONSES else ()
+        input_tools = _declarations(request.messages) if protocol == RESPONSES else ()
         declared = codec.declared_tools(native, [*input_tools][:MAX_DECLARED])[:MAX_DECLARED]
     include_usage = protocol != "openai_chat" or bool(
         maybe_object(native.get("stream_options")).get("include_usage")
@@ -158,6 +158,6 @@ def _declarations(messages: Sequence[Message]) -> Iterator[Any]:
             if type(block) is OpaqueBlock and block.kind == _ADDITIONAL_TOOLS:
                 yield from maybe_list(maybe_object(block.data).get("tools"))
         if message.role is Role.TOOL:
-            output = maybe_object(original_form_of(message, _RESPONSES).get("wire"))
+            output = maybe_object(original_form_of(message, RESPONSES).get("wire"))
             if output.get("type") == "tool_search_output":
                 yield from maybe_list(output.get("tools"))

@@ -13,7 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
-from metis.adapters.declared_tools import NO_DECLARED_TOOLS, DeclaredTools, declared_tools
+from metis.adapters.declared_tools import (
+    NO_DECLARED_TOOLS,
+    RESPONSES,
+    DeclaredTools,
+    declared_tools,
+)
 from metis.adapters.limits import OptionLimits
 from metis.adapters.model import ModelFacts
 from metis.adapters.output_format import OutputPlanner, instruction_message
@@ -41,6 +46,8 @@ from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 MAX_PLANS = 64
 """How many plans an adapter caches; the oldest is dropped first."""
+MAX_CLIENT_PLANS = 16
+"""The same for options of clients: each plan holds the tools of an agent, up to some 100 kB."""
 _EMPTY_VALUES: tuple[Any, ...] = (None, "", [], {})
 """Values with which an option has no effect, so that dropping it is no loss."""
 _FORCED_TOOLS = "forced_tools"
@@ -89,13 +96,15 @@ class RequestPlanner:
     """Plans the requests of one provider; safe to share between threads.
 
     A plan that does not depend on the messages is cached, because most requests of a conversation
-    have the same options and tools.
+    have the same options and tools. The options of a client are recognised by the object, which a
+    `RequestReader` returns again.
     """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._lock = Lock()
-        self._plans: dict[object, tuple[RequestPlan, tuple[ToolDefinition, ...]]] = {}
+        self._plans: dict[object, tuple[RequestPlan, object]] = {}
+        self._client_plans: dict[object, tuple[RequestPlan, object]] = {}
 
     def request_plan(
         self,
@@ -110,17 +119,20 @@ class RequestPlanner:
             InvalidValueError: an option or a tool would be refused by the provider's API.
         """
         key = _key_of(model, options, tools)
-        entry = None if key is None else self._plans.get(key)
+        plans, most = self._plans, MAX_PLANS
+        if options.native:
+            plans, most = self._client_plans, MAX_CLIENT_PLANS
+        entry = None if key is None else plans.get(key)
         if entry is not None:
             return entry[0]
         plan = _PlanBuilder(self._profile, model, messages).plan(options, tools)
         if key is not None:
             with self._lock:
-                # The entry refers to the tools: the key has their addresses, which Python would
-                # otherwise give to new objects.
-                self._plans[key] = plan, tuple(tools)
-                while len(self._plans) > MAX_PLANS:
-                    del self._plans[next(iter(self._plans))]
+                # The entry refers to what the key has addresses of: Python would otherwise give them
+                # to new objects.
+                plans[key] = plan, (tuple(tools), options.native)
+                while len(plans) > most:
+                    del plans[next(iter(plans))]
         return plan
 
 
@@ -132,13 +144,18 @@ def _key_of(
     Options are compared as bytes, because Python considers 1, 1.0 and True equal and JSON Schema
     does not.
     """
-    rule, output = model.thinking, options.output
-    if options.native or (rule is not None and rule.needs_thinking_before_calls):
+    rule, output, native = model.thinking, options.output, options.native
+    if rule is not None and rule.needs_thinking_before_calls:
         return None
+    if native:
+        # Without an origin the messages may name a container; items of Responses declare tools.
+        if options.origin is None or RESPONSES in native:
+            return None
+        options = replace(options, native={})
     if output is not None and output.schema is None:
         return None  # whether an instruction has to mention JSON depends on the messages
     try:
-        return _encode_key(options), tuple(map(id, tools))
+        return _encode_key(options), id(native) if native else 0, tuple(map(id, tools))
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
 

@@ -169,11 +169,14 @@ def _unmapped(
     """Yield the paths of keys that are not mapped in an object, and in those within it."""
     names = mapped[name]
     for key, value in body.items():
-        mapped_key = key if key in names else _camel_if(key, names)
-        if mapped_key not in names:
-            if is_meaningful(key, value):
+        mapped_key = key
+        if key not in names:
+            if not is_meaningful(key, value):
+                continue
+            mapped_key = _camel_if(key, names)
+            if mapped_key not in names:
                 yield f"{path}.{key}"
-            continue
+                continue
         inner = f"{name}.{mapped_key}" if name else mapped_key
         if inner not in mapped:
             continue
@@ -188,7 +191,7 @@ def _unmapped(
 
 def _camel_if(key: str, names: frozenset[str]) -> str:
     """Return a snake-case key in camel case if that is a listed name: Gemini uses both."""
-    if key in names or "_" not in key:
+    if "_" not in key:
         return key
     first, *others = key.split("_")
     camel = first + "".join(map(str.capitalize, others))

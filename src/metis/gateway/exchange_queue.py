@@ -170,6 +170,15 @@ class WaitingExchanges:
         """Save what has been in memory for too long."""
         self.save(time.monotonic() - SAVE_AFTER_S)
 
+    def can_wait(self, seconds: float) -> bool:
+        """Whether all may wait longer: none has waited so long, and there is room for more."""
+        queue = self._queue
+        while queue and queue[0].is_taken:
+            queue.popleft()
+        is_young = not queue or time.monotonic() - queue[0].since < seconds
+        has_room = self._count < self._max_waiting // 2
+        return is_young and has_room and self.bytes_in_files < self._backlog_bytes // 2
+
     def find(self, exchange_id: str) -> Exchange | None:
         """Return an exchange that is not stored yet."""
         waiting = self._by_id.get(exchange_id)

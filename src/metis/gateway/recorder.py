@@ -64,8 +64,15 @@ _MAX_PLANNED_S = 0.2
 """How long planned exchanges wait for others that share their commit."""
 _BUSY_S = 0.0003
 """A turn of the event loop that takes longer had answers to write."""
-_BUSY_PAUSE = 6
-"""How many times as long as its own work the task waits while the gateway is busy."""
+_QUIET_S = 0.01
+"""So long after the last call began or ended there is time to store exchanges."""
+_BUSY_PAUSE = 9
+"""How many times as long as its own work the task waits while the gateway is busy; the threads of
+the store and the trace work half as long again."""
+_LOOK_S = 0.02
+"""How often the task looks whether the gateway is still busy."""
+_MAX_HELD_S = 5.0
+"""How long exchanges wait for a quiet moment; then they get their part of a busy gateway."""
 _CLOSE_S = 10.0
 """How long exchanges are stored after a request to stop; the others stay in the backlog."""
 _SEARCHED_FIRST = 64
@@ -109,6 +116,8 @@ class Recorder:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
+        self._last_call_s = 0.0
+        """When the last call began or ended."""
         self._counts = dict.fromkeys(
             (
                 *("recorded", "stored", "shed_messages", "dropped", "spooled"),
@@ -176,6 +185,7 @@ class Recorder:
 
         The request is read here, unless it was read before: only its new messages are decoded.
         """
+        self._last_call_s = time.monotonic()
         exchange.records_bytes = self._record_bytes and exchange.kind == "chat"
         if self._store is None or exchange.kind == "other":
             name_session(exchange)
@@ -186,7 +196,7 @@ class Recorder:
         if request is None:
             name_session(exchange)
             return True
-        now_s = time.monotonic()
+        now_s = self._last_call_s
         resolution = resolve(exchange, request, self._joiner, now_s=now_s, is_final=False)
         if resolution != "known" and self._plan_parents(exchange, request):
             resolution = resolve(exchange, request, self._joiner, now_s=now_s, is_final=False)
@@ -236,6 +246,7 @@ class Recorder:
         if self._store is None:
             self._recent.add(exchange)
             return
+        self._last_call_s = time.monotonic()
         accepted = self._waiting.add(exchange)
         if accepted is Accepted.DROPPED:
             self._counts["dropped"] += 1
@@ -282,9 +293,12 @@ class Recorder:
 
     async def _store_waiting(self) -> None:
         """Plan and store what waits, in short slices: answers come first."""
+        is_busy = False
         while len(self._waiting) and not self._is_closing:
             start = time.perf_counter()
-            await self._plan_next()
+            is_held = is_busy and self._waiting.can_wait(_MAX_HELD_S)
+            if not is_held:
+                await self._plan_next()
             is_due = time.monotonic() - self._planned_since > _MAX_PLANNED_S
             if is_due or self._is_batch_full:
                 await self._store_planned()
@@ -293,7 +307,10 @@ class Recorder:
             await asyncio.sleep(0)
             # What a whole turn of the loop took beside this task is what it does for answers.
             turn = time.perf_counter() - start - used
-            if turn > _BUSY_S:
+            is_busy = turn > _BUSY_S or time.monotonic() - self._last_call_s < _QUIET_S
+            if is_held:
+                await asyncio.sleep(_LOOK_S)
+            elif is_busy:
                 await asyncio.sleep(max(0.0, _BUSY_PAUSE * used - turn))
         await self._store_planned()
         self._waiting.save_old()
