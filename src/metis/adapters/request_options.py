@@ -128,8 +128,8 @@ class RequestPlanner:
         plan = _PlanBuilder(self._profile, model, messages).plan(options, tools)
         if key is not None:
             with self._lock:
-                # The entry refers to what the key has addresses of: Python would otherwise give them
-                # to new objects.
+                # The entry refers to what the key has addresses of: Python would otherwise give
+                # them to new objects.
                 plans[key] = plan, (tuple(tools), options.native)
                 while len(plans) > most:
                     del plans[next(iter(plans))]
