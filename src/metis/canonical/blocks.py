@@ -1,4 +1,4 @@
-"""The content blocks: a closed set of tags, and a block type for tags that we do not know."""
+"""The content blocks: a closed set of block types, each with its tag."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -17,7 +17,7 @@ class Block(Value, frozen=True, kw_only=True, tag_field="type"):
     """Base class of all blocks."""
 
     critical: bool = False
-    """Whether a target that cannot carry the block is an error instead of a loss."""
+    """Whether it is an error, instead of a loss, if a target does not accept the block."""
 
 
 class Citation(Value, frozen=True):
@@ -43,7 +43,7 @@ class TextBlock(Block, frozen=True, tag="text"):
 
 
 class InvalidInput(Value, frozen=True):
-    """Arguments that are not a JSON object: the text, and what is wrong with it."""
+    """Arguments that are not a JSON object: the raw text, and the fault."""
 
     raw: str
     error: str
@@ -70,19 +70,19 @@ class ToolResultBlock(Block, frozen=True, tag="tool_result"):
     tuple_fields = ("content",)
 
     def comparable(self) -> Self:
-        """Return the block with opaque JSON in normal form, for comparing."""
+        """Return the block with opaque JSON in normal form, for comparison."""
         return replace(self, content=comparable_blocks(self.content))
 
 
 class ImageSource(Value, frozen=True):
-    """Where the bytes of an image are: inline, at a URL, or in a workspace file."""
+    """The location of the bytes of an image: inline, at a URL, or in a workspace file."""
 
     kind: Literal["base64", "url", "file_ref"]
     data: str
 
 
 ANY_IMAGE_TYPE = "image/*"
-"""The media type of an image of which only the URL is known."""
+"""The media type of an image that is given by a URL and has no known type."""
 
 
 class ImageBlock(Block, frozen=True, tag="image"):
@@ -115,10 +115,10 @@ class RedactedThinkingBlock(Block, frozen=True, tag="redacted_thinking"):
 
 
 class MediaSource(Value, frozen=True):
-    """Where the bytes of a document, audio, video or artifact are.
+    """The location of the bytes of a document, audio, video or artifact.
 
-    Beside the kinds of an image: `text` holds it as plain text, and `file_id` names a file that was
-    uploaded to `issuer`.
+    In addition to the kinds of an image: with `text`, `data` is plain text; with `file_id`, it is
+    the id of a file that was uploaded to `issuer`.
     """
 
     kind: Literal["base64", "url", "file_ref", "text", "file_id"]
@@ -165,7 +165,7 @@ class ArtifactBlock(Block, frozen=True, tag="artifact"):
 
 
 class OpaqueBlock(Block, frozen=True, tag="opaque"):
-    """A part that only its issuer understands, with its JSON as it was received."""
+    """A part that only its issuer understands, with its exact JSON."""
 
     type: ClassVar[Literal["opaque"]] = "opaque"
     issuer: str
@@ -179,14 +179,14 @@ class OpaqueBlock(Block, frozen=True, tag="opaque"):
         return msgspec.json.decode(self.raw)
 
     def __post_init__(self) -> None:
-        """Refuse what is not JSON, also when decoding: nothing else parses it."""
-        # None becomes an error of ours as well, and not a TypeError.
+        """Raise an error for invalid JSON, also when decoding: nothing else parses `raw`."""
+        # None must give an InvalidValueError, not a TypeError.
         fault = json_text_fault(bytes(self.raw or b""))
         if fault:
             raise InvalidValueError(fault, path="$.raw")
 
     def comparable(self) -> Self:
-        """Return the block with its JSON in normal form, for comparing."""
+        """Return the block with its JSON in normal form, for comparison."""
         return replace(self, raw=Raw(normalised_json(bytes(self.raw))))
 
 
@@ -204,7 +204,7 @@ KnownBlock = (
     | OpaqueBlock
 )
 
-# msgspec decodes the known tags only; blocks with other tags are decoded by `reader`.
+# msgspec decodes only the known tags; `reader` decodes blocks with other tags.
 if TYPE_CHECKING:
     from metis.canonical.value import UnknownBlock
 
@@ -214,8 +214,8 @@ else:
 
 
 def comparable_blocks(blocks: "tuple[ContentBlock, ...]") -> "tuple[ContentBlock, ...]":
-    """Return blocks with all opaque JSON in normal form, for comparing."""
-    # Without opaque parts there is nothing to normalise, and no copy is needed.
+    """Return blocks with all opaque JSON in normal form, for comparison."""
+    # Without opaque blocks no copy is needed.
     if not any(isinstance(block, OpaqueBlock | ToolResultBlock) for block in blocks):
         return blocks
     return tuple(_comparable_block(block) for block in blocks)

@@ -1,14 +1,14 @@
-"""The codec: one representation of a message, in memory, on disk and in tests.
+"""The codec: canonical JSON bytes of messages, and decoding with migrations.
 
 `encode` gives the same bytes for the same message in every process. `decode` has two paths:
 
-- The fast one: msgspec decodes straight into the frozen types and the result is encoded again. If
-  the bytes are the same, they were canonical: nothing unknown, nothing doubled, nothing lost.
-- The careful one, for everything else: limits, duplicate keys, older and newer versions, unknown
-  parts. It either preserves a part byte for byte or raises an error that names its path.
+- The fast path: msgspec decodes directly into the frozen types, and the result is encoded again. If
+  the bytes are equal, they were canonical: no unknown, duplicate or lost part.
+- The general path, for all other documents: limits, duplicate keys, older and newer versions,
+  unknown parts. It either preserves a part byte for byte or raises an error with its path.
 
-A message of an older version is upgraded when it is read; the new form reaches the disk only when
-the message is saved.
+A message of an older version is upgraded when it is decoded; the stored bytes change only when the
+message is saved.
 """
 
 import inspect
@@ -37,19 +37,19 @@ from metis.canonical.reader import (
 from metis.canonical.value import Extra, Sealed, canonical_bytes, encode_fast
 
 RawFields = dict[str, Raw]
-"""The fields of a stored message as raw JSON, so that a migration touches only what it changes."""
+"""The fields of a stored message as raw JSON: a migration leaves all other bytes unchanged."""
 
 MigrationStep = Callable[[RawFields], RawFields]
-"""Turns the fields of version n into those of version n + 1."""
+"""Converts the fields of version n to version n + 1."""
 
 
 class Migrations:
     """The chain of steps from every older version to the current one."""
 
     def __init__(self, *, current: int, steps: Mapping[int, MigrationStep]) -> None:
-        useless = sorted(version for version in steps if not 1 <= version < current)
-        if useless:
-            raise ValueError(f"steps from {useless} are unused: the current version is {current}")
+        unused = sorted(version for version in steps if not 1 <= version < current)
+        if unused:
+            raise ValueError(f"steps from {unused} are unused: the current version is {current}")
         self.current = current
         self._steps = dict(steps)
 
@@ -70,7 +70,7 @@ class Migrations:
 
 
 MIGRATIONS = Migrations(current=SCHEMA_VERSION, steps={})
-"""The steps of this package; version 1 is the first, so there are none yet."""
+"""The migrations of this package; there are no steps, because version 1 is the first."""
 
 
 log = logging.getLogger("metis.canonical")
@@ -93,17 +93,17 @@ def encode(message: Message, *, migrations: Migrations = MIGRATIONS) -> bytes:
     """Encode a message as canonical JSON: sorted keys, no white space, always the same bytes.
 
     Raises:
-        EncodeError: the message holds something that JSON cannot hold.
+        EncodeError: the message contains a value that JSON does not have.
         NewerVersionError: the message is of an unknown newer version and was changed.
     """
     if message.schema_version != migrations.current and message.sealed is UNSET:
-        # A message of another version without its exact bytes was built by hand.
+        # A message of another version without its exact bytes did not come from `decode`.
         raise NewerVersionError(
             f"version {message.schema_version} cannot be written; "
             f"this metis writes version {migrations.current}",
             path="$.schema_version",
         )
-    # `structs.replace` and decoders skip `normalise`, so the zone may be another one.
+    # `structs.replace` and decoders skip `normalise`, so that the zone may not be UTC.
     if message.created_at.tzinfo is not UTC:
         raise EncodeError("a time that is not in UTC", path="$.created_at")
     return canonical_bytes(message)
@@ -112,7 +112,7 @@ def encode(message: Message, *, migrations: Migrations = MIGRATIONS) -> bytes:
 def decode(
     data: bytes | str, *, limits: Limits = LIMITS, migrations: Migrations = MIGRATIONS
 ) -> Message:
-    """Decode a message; unknown parts are preserved, and an unknown newer version stays exact.
+    """Decode a message; unknown parts and messages of a newer version are preserved exactly.
 
     Raises:
         DecodeError: the bytes are not a message; `path` names the place.
@@ -122,29 +122,27 @@ def decode(
     if type(data) is not bytes:
         data = to_bytes(data)
     try:
-        # Encoding again and comparing is one pass in C; it proves at once that nothing was unknown,
-        # doubled or lost.
+        # Encoding again and comparing is fast C code, and proves that no part was unknown,
+        # duplicate or lost.
         message = _decode_message(data)
         if (
             encode_fast(message) == data
             and message.schema_version == migrations.current
             and message.created_at.tzinfo is UTC
-            # Checked last: nearly all documents are small, and the others are checked again.
+            # Checked last, because nearly all documents are small; the general path checks again.
             and len(data) <= limits.max_bytes
         ):
             return message
     except (ValueError, RecursionError):
         pass
-    # Everything else, errors included, is left to the careful path, which names the path of a
-    # fault.
-    return _decode_carefully(data, limits, migrations)
+    # The general path also reports errors with the path of the fault.
+    return _decode_generally(data, limits, migrations)
 
 
 def decode_trusted(data: bytes, *, migrations: Migrations = MIGRATIONS) -> Message:
     """Decode bytes that `encode` wrote, such as the rows of a store; faster than `decode`.
 
-    It skips the proof that no key appears twice and that the limits hold. Versions and unknown
-    parts are handled as by `decode`.
+    Unlike `decode`, it does not check duplicate keys and limits.
     """
     try:
         message = _decode_message(data)
@@ -152,35 +150,35 @@ def decode_trusted(data: bytes, *, migrations: Migrations = MIGRATIONS) -> Messa
             return message
     except (ValueError, RecursionError):
         pass
-    return _decode_carefully(data, LIMITS, migrations)
+    return _decode_generally(data, LIMITS, migrations)
 
 
 def survives_round_trip(message: Message) -> bool:
     """Return whether decoding the bytes of a message gives the same message.
 
-    Equality compares bytes, so bytes that come back the same need no further check.
+    Equality compares bytes, so that equal bytes need no further check.
     """
     data = canonical_bytes(message)
     try:
-        again = _decode_message(data)
-        if encode_fast(again) == data and again.created_at.tzinfo is UTC:
+        decoded = _decode_message(data)
+        if encode_fast(decoded) == data and decoded.created_at.tzinfo is UTC:
             return True
     except (ValueError, RecursionError):
         pass
-    return _read_carefully(data, LIMITS, MIGRATIONS)[0] == message
+    return _read_generally(data, LIMITS, MIGRATIONS)[0] == message
 
 
 def verified_parts(message: Message) -> EncodedParts | None:
     """Return the bytes of content and metadata of a message that survives a round trip.
 
-    A fast path for stores, which write the two apart. None means that the message has to be checked
-    with `survives_round_trip`; `tests/canonical/test_codec_parts.py` compares the two.
+    A fast path for stores, which write both separately. None means that `survives_round_trip` has
+    to check the message; `tests/canonical/test_codec_parts.py` compares both functions.
     """
     if not (
         message.schema_version == SCHEMA_VERSION
         and message.extra is UNSET
         and message.sealed is UNSET
-        # Exact types only: an instance of a subclass could decode to something else.
+        # Exact types only: an instance of a subclass could decode to another value.
         and type(message.role) is Role
         and type(message.created_at) is datetime
         and message.created_at.tzinfo is UTC
@@ -197,12 +195,12 @@ def verified_parts(message: Message) -> EncodedParts | None:
             metadata == b"{}" or encode_fast(_decode_metadata(metadata)) == metadata
         ):
             return EncodedParts(content, metadata)
-    except Exception:  # noqa: BLE001 - the check of the whole message reports what is wrong
+    except Exception:  # noqa: BLE001 - the check of the whole message reports the fault
         return None
     return None
 
 
-def _read_carefully(
+def _read_generally(
     data: bytes, limits: Limits, migrations: Migrations
 ) -> tuple[Message, list[str]]:
     """Decode a message and collect the paths of its unknown parts, without logging them."""
@@ -218,7 +216,7 @@ def _read_carefully(
     try:
         message: Message = read_fields(Message, raw_fields, "$", unknown)
     except DecodeError as error:
-        # A message of this version is broken; one of a newer version may just be beyond us.
+        # A fault in a message of a newer version may be a change that this version cannot decode.
         if version <= migrations.current:
             raise
         versions = f"written by version {version}, this metis supports {migrations.current}"
@@ -232,7 +230,7 @@ def _read_carefully(
 def _upgrade(raw_fields: RawFields, version: int, migrations: Migrations) -> RawFields:
     upgraded = migrations.upgrade(raw_fields, version)
     try:
-        # A faulty migration must not reach the disk with the next save.
+        # The result of a faulty migration must not be stored with the next save.
         check_json(msgspec.json.encode(upgraded))
     except (DecodeError, TypeError) as error:
         reason = f"a migration from version {version} wrote invalid JSON: {error}"
@@ -240,15 +238,15 @@ def _upgrade(raw_fields: RawFields, version: int, migrations: Migrations) -> Raw
     return upgraded
 
 
-def _decode_carefully(data: bytes, limits: Limits, migrations: Migrations) -> Message:
-    message, unknown = _read_carefully(data, limits, migrations)
-    facts = {"session_id": message.session_id, "message_id": message.id, "paths": unknown}
+def _decode_generally(data: bytes, limits: Limits, migrations: Migrations) -> Message:
+    message, unknown = _read_generally(data, limits, migrations)
+    log_fields = {"session_id": message.session_id, "message_id": message.id, "paths": unknown}
     if unknown:
         log.warning(
             "message %s: unknown parts are preserved: %s",
             message.id,
             ", ".join(unknown),
-            extra=facts,
+            extra=log_fields,
         )
     if message.sealed is not UNSET:
         log.warning(
@@ -256,7 +254,7 @@ def _decode_carefully(data: bytes, limits: Limits, migrations: Migrations) -> Me
             message.id,
             message.schema_version,
             migrations.current,
-            extra=facts,
+            extra=log_fields,
         )
     return message
 
@@ -280,7 +278,7 @@ _NOT_IN_JSON = ("extra", "sealed")
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a message.
 
-    Objects may have more fields than are listed: readers preserve unknown ones.
+    Objects may have other fields than those listed: decoders preserve unknown fields.
     """
     schema = msgspec.json.schema(Message, schema_hook=_schema_hook)
     for definition in schema["$defs"].values():

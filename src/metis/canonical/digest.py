@@ -1,4 +1,4 @@
-"""Digests of what a message means: the same in every process and after every save."""
+"""Digests of messages and content, the same in every process and after every save."""
 
 import hashlib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from metis.canonical.value import Value, comparable_bytes
 
 
 def digest(value: Value) -> str:
-    """Return the SHA-256, in hex, of everything that equality compares."""
+    """Return the SHA-256, in hex, of the bytes that equality compares."""
     return hashlib.sha256(comparable_bytes(value)).hexdigest()
 
 

@@ -3,7 +3,7 @@
 ::
 
     MetisError                      base class of all errors of metis
-    ├── InvalidValueError           a value that the canonical form cannot hold
+    ├── InvalidValueError           a value that the canonical form does not allow
     ├── DecodeError                 bytes that are not the canonical form
     │   ├── LimitError              too large or nested too deeply
     │   ├── MigrationError          an older version that could not be upgraded
@@ -17,7 +17,7 @@
     │   ├── DuplicateToolError      a second tool of the same name
     │   ├── UnknownToolError        no tool of that name
     │   └── UnknownServerError      no MCP server of that name
-    ├── CriticalLossError           a critical block that the target cannot carry
+    ├── CriticalLossError           a critical block that the target does not accept
     ├── UnknownAdapterError         no provider of that name
     ├── UnknownFormatError          no interchange format of that name
     ├── ThreadError                 an impossible thread of messages
@@ -33,11 +33,11 @@
     │   ├── WebPageError            a web page instead of a response
     │   ├── ContextOverflowError    more input than the model accepts
     │   ├── InvalidRequestError     a request that the provider does not accept
-    │   ├── ResponseLimitError      a response that exceeds a limit of ours
+    │   ├── ResponseLimitError      a response that exceeds a limit
     │   └── OtherProviderError      anything else
     ├── StoreError                  a store operation failed; the hint says what to do
     │   ├── StoreUnavailableError   it cannot be opened or reached
-    │   │   └── StoreSpooledError   it went away; the response is in a local file
+    │   │   └── StoreSpooledError   the connection is lost; the response is in a local file
     │   ├── StoreFullError          the disk is full
     │   ├── StoreReadOnlyError      it can be read but not written
     │   ├── StoreLockedError        another process locks it for too long
@@ -48,7 +48,7 @@
     │   ├── UnknownSessionError     no session of that id
     │   ├── UnknownMessageError     no message of that id in the session
     │   └── DuplicateSessionError   a session of that id exists already
-    ├── CatalogError                a question about models or prices without an answer
+    ├── CatalogError                a model or price that cannot be determined
     │   ├── CatalogDataError        an invalid table; holds every problem
     │   ├── UnknownModelError       a model that is in no table
     │   ├── WrongProviderError      a model of another provider than the adapter's
@@ -98,7 +98,7 @@ class MetisError(Exception):
 
 
 class InvalidValueError(MetisError, ValueError):
-    """A value that the canonical form cannot hold, such as a time without a zone."""
+    """A value that the canonical form does not allow, such as a time without a zone."""
 
     def __init__(self, reason: str, *, path: str = "$") -> None:
         self.reason = reason
@@ -236,7 +236,7 @@ class BookmarkError(ThreadError, ValueError):
 
 
 class CriticalLossError(MetisError):
-    """A block that is marked critical cannot be carried by the target; nothing was sent."""
+    """The target does not accept a block that is marked critical; nothing was sent."""
 
     def __init__(self, *, message_id: str, path: str, block_type: str, reason: str) -> None:
         self.message_id = message_id
@@ -318,7 +318,7 @@ class NetworkError(ProviderError):
         response_began: bool = False,
     ) -> None:
         self.response_began = response_began
-        """Whether the provider was reached: its response broke off, or could not be read."""
+        """Whether the response had started: it was truncated or could not be read."""
         super().__init__(
             text,
             provider=provider,
@@ -333,12 +333,12 @@ class NetworkError(ProviderError):
 class RedirectError(ProviderError):
     """The provider redirects to another address; redirects are not followed.
 
-    Following one would send the key and the conversation to a server that nobody chose.
+    Following a redirect would send the key and the conversation to a server that is not configured.
     """
 
     def __init__(self, location: str, *, provider: str | None = None, status: int) -> None:
         self.location = location
-        """The other address, without a login and without its query."""
+        """The target of the redirect, without login and query."""
         text = f"it redirects to {location}; redirects are not followed"
         super().__init__(text, provider=provider, status=status)
 
@@ -347,7 +347,7 @@ class WebPageError(ProviderError):
     """A web page instead of a response: a login page of the network, a proxy, a wrong address."""
 
 
-# Providers report an overflow as prose only; these find the numbers in it (T185).
+# Providers report the numbers of an overflow only in the error text; these extract them (T185).
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,_]{1,12}(?![\w.]\d)")
 _AFTER_GREATER = re.compile(r"> *(\d[\d,_]{1,12})")
 _LIMIT = re.compile(
@@ -360,17 +360,17 @@ _LIMIT = re.compile(
 
 
 class ContextOverflowError(ProviderError):
-    """More input than the model accepts, with the numbers that the provider names (T185)."""
+    """More input than the model accepts, with the numbers from the provider's text (T185)."""
 
     @property
     def limit_tokens(self) -> int | None:
-        """How many tokens the model accepts, if the provider says so."""
+        """How many tokens the model accepts; None if the text does not contain it."""
         match = _AFTER_GREATER.search(self.text) or _LIMIT.search(self.text)
         return None if match is None else _number(next(filter(None, match.groups())))
 
     @property
     def input_tokens(self) -> int | None:
-        """How many tokens were sent, if the provider says so."""
+        """How many tokens were sent; None if the text does not contain it."""
         limit = self.limit_tokens
         numbers = map(_number, _NUMBER.findall(self.text))
         return None if limit is None else max((n for n in numbers if n > limit), default=None)
@@ -388,7 +388,7 @@ class ResponseLimitError(ProviderError):
     """A response that exceeds a limit; `code` names the field of `StreamLimits`."""
 
     message: object = None
-    """What came of a response that was not streamed; None if nothing of it can be read."""
+    """The part of a plain response within the limits; None if nothing could be decoded."""
 
 
 class OtherProviderError(ProviderError):
@@ -400,7 +400,7 @@ class KeyFileError(MetisError):
 
 
 class StoreError(MetisError):
-    """A store operation that failed; `hint` says what to do about it."""
+    """A store operation that failed; `hint` is the suggested action."""
 
     def __init__(self, text: str, *, hint: str = "") -> None:
         self.text = text
@@ -413,7 +413,7 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreSpooledError(StoreUnavailableError):
-    """A store that went away; what it should have got is in a local file and is stored later."""
+    """The store cannot be reached; the message is in a local file and will be stored later."""
 
     def __init__(self, error: StoreError, file: str) -> None:
         self.file = file
@@ -422,7 +422,7 @@ class StoreSpooledError(StoreUnavailableError):
 
 
 class StoreFullError(StoreError):
-    """The disk is full; the last write is lost, everything older is intact."""
+    """The disk is full; the last write is lost, all earlier data is intact."""
 
 
 class StoreReadOnlyError(StoreError):
@@ -430,7 +430,7 @@ class StoreReadOnlyError(StoreError):
 
 
 class StoreLockedError(StoreError):
-    """Another process locks the store for longer than we wait."""
+    """Another process locks the store for longer than the timeout."""
 
 
 class StoreCorruptError(StoreError):
@@ -438,7 +438,7 @@ class StoreCorruptError(StoreError):
 
 
 class StoreVersionError(StoreError):
-    """A store of a newer metis; an older one would not preserve what it does not know."""
+    """A store of a newer metis; an older version would lose data that it does not support."""
 
 
 class ForeignStoreError(StoreError):
@@ -476,7 +476,7 @@ class DuplicateSessionError(StoreError):
 
 
 class CatalogError(MetisError):
-    """A question about models or prices that the catalogue cannot answer."""
+    """A model or price that the catalogue cannot determine."""
 
 
 class CatalogDataError(CatalogError, ProblemsError):
@@ -484,7 +484,7 @@ class CatalogDataError(CatalogError, ProblemsError):
 
 
 class UnknownModelError(CatalogError, LookupError):
-    """A model that is in no table; `hint` says how to add it."""
+    """A model that is in no table; `hint` explains how to add it."""
 
     def __init__(self, model: str, hint: str) -> None:
         self.model = model
@@ -506,7 +506,7 @@ class WrongProviderError(CatalogError, LookupError):
 
 
 class UnpricedModelError(CatalogError, LookupError):
-    """A model without a price in the table; `hint` says how to add one."""
+    """A model without a price in the table; `hint` explains how to add one."""
 
     def __init__(self, model: str, pricing_version: str, hint: str) -> None:
         self.model = model
@@ -535,8 +535,8 @@ class UnknownPricingError(CatalogError, LookupError):
         )
 
 
-# The classes below are raised by upper packages; all errors live here, so that the lowest package
-# can name them without importing the others.
+# The classes below are raised by higher packages. All errors are defined here, so that every
+# package can use them without importing a higher one.
 class SettingsError(MetisError, ValueError):
     """An invalid setting: `place` is a file with its line, a variable or an option."""
 
@@ -571,8 +571,8 @@ class NoModelError(RoutingError):
         self.providers = tuple(providers)
         """The providers that are configured."""
         candidates = "".join(f"\n  {model}: {reason}" for model, reason in self.tried)
-        named = "; no slot names a model: pass `model`, or set Options.default_model or .simulate"
-        tried_text = f"; tried:{candidates}" if candidates else named
+        hint = "; no slot names a model: pass `model`, or set Options.default_model or .simulate"
+        tried_text = f"; tried:{candidates}" if candidates else hint
         names = ", ".join(self.providers) or "none"
         super().__init__(f"no model can take this turn{tried_text}\nproviders configured: {names}")
 
@@ -633,7 +633,7 @@ class NoTurnError(SessionError):
 
 
 class InvalidAnswerError(SessionError, ProblemsError):
-    """Output that does not match the requested schema; it is stored all the same."""
+    """Output that does not match the requested schema; it is stored nevertheless."""
 
     def __init__(
         self, subject: str, problems: Sequence[Problem], *, message: object = None

@@ -2,8 +2,8 @@
 
 A ULID is 26 characters of Crockford's base 32: 48 bits of milliseconds, then 80 random bits. Ids
 from one source always increase: within one millisecond, and after the clock was set back, the last
-id is incremented instead of drawn again. This is the only module of the pure packages with a clock
-and randomness; both can be passed in.
+id is incremented instead of generating a random one. This is the only module of the pure packages
+that uses a clock and randomness; both can be passed in.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _CHARACTER_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
 _HASH_DIGITS = 25
-# Two characters at a time halve the work of encoding.
+# Encoding two characters at a time halves the work.
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _LAST_PAIR = len(_PAIRS) - 1
 _LOW_50_BITS = (1 << 50) - 1
@@ -28,10 +28,10 @@ ULID_PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 """Matches a ULID."""
 
 TOOL_USE_ID_PATTERN = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]{26}")
-"""Matches a tool id as we mint them."""
+"""Matches a tool_use_id that `new_tool_use_id` creates."""
 
 CANONICAL_TOOL_ID_PATTERN = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]+")
-"""Matches our tool ids and not those of providers; examples and imports have short ones."""
+"""Matches any tool_use_id, but no wire ids; examples and imports contain shorter ones."""
 
 
 def _now_ms() -> int:
@@ -47,9 +47,9 @@ def _random_step() -> int:
 
 
 class UlidSource:
-    """Mints ULIDs that always increase, whatever the clock does and however many threads call it.
+    """Mints increasing ULIDs, from any number of threads and even if the clock is set back.
 
-    `after` is an id of an earlier run, so that the ids of a session increase over restarts.
+    `after` is an id of an earlier process, so that the ids of a session increase over restarts.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class UlidSource:
 
     def mint(self) -> str:
         """Mint a ULID greater than all that this source minted before."""
-        # One lock for the clock and the counter: two threads must never mint the same id.
+        # The lock covers clock and counter, because two threads must not mint the same id.
         with self._lock:
             now = self._now_ms()
-            # Most ids of one millisecond differ in the last two characters only; computing the
-            # others again would take most of the time.
+            # Ids of one millisecond usually differ only in the last two characters, so that the
+            # others are not computed again.
             if now > self._time_ms or self._pair == _LAST_PAIR:
                 self._set(self._next(now))
             else:
@@ -78,14 +78,14 @@ class UlidSource:
             return self._stem + _PAIRS[self._pair]
 
     def mint_many(self, count: int) -> list[str]:
-        """Mint several ULIDs in order; cheaper than one by one."""
+        """Mint several ULIDs in order; faster than one by one."""
         if count < 1:
             return []
         with self._lock:
             number = self._next(self._now_ms())
             self._set(number + count - 1)
         minted: list[str] = []
-        while len(minted) < count:  # ids that differ only in the last two characters share the rest
+        while len(minted) < count:  # ids with the same first 24 characters are created together
             stem, pair = int_to_ulid(number)[:-2], number % len(_PAIRS)
             minted += [stem + last for last in _PAIRS[pair : pair + count - len(minted)]]
             number += len(_PAIRS) - pair
@@ -101,14 +101,14 @@ class UlidSource:
         return self._number + self._pair
 
     def _set(self, last: int) -> None:
-        """Store the last id: its time, its characters but for the last two, and those."""
+        """Store the last id: its time, its first 24 characters, and the number of the last two."""
         self._stem = "" if last < 0 else int_to_ulid(last)[:-2]
         self._time_ms = last >> _RANDOM_BITS
         self._pair = last % len(_PAIRS)
         self._number = last - self._pair
 
     def follow(self, ulid: str) -> None:
-        """Mint only ids that are greater than this one from now on."""
+        """Mint only ids greater than `ulid` in the future."""
         with self._lock:
             self._set(max(self._last(), ulid_to_int(ulid)))
 
@@ -124,10 +124,10 @@ def new_ulid() -> str:
 def new_ulid_after(ulid: str) -> str:
     """Mint a ULID greater than one that another process minted.
 
-    That process increments its ids within one millisecond; a random step avoids its next ones.
+    That process increments its ids within one millisecond; a random step avoids a collision.
     """
-    fresh = _source.mint()
-    return fresh if fresh > ulid else int_to_ulid(ulid_to_int(ulid) + 1 + _random_step())
+    new = _source.mint()
+    return new if new > ulid else int_to_ulid(ulid_to_int(ulid) + 1 + _random_step())
 
 
 def new_ulids(count: int) -> list[str]:
@@ -141,8 +141,8 @@ def new_tool_use_id() -> str:
 
 
 def hashed_tool_id(*parts: str) -> str:
-    """Derive a tool id from texts: the same in every process."""
-    # Hexadecimal digits are valid characters of a ULID and cheaper to compute than base 32.
+    """Derive a tool_use_id from texts, the same in every process."""
+    # Hexadecimal digits are valid characters of a ULID and faster to compute than base 32.
     text = "\0".join(parts)
     # Provider ids may contain lone surrogates, which have no UTF-8 form.
     key = text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
@@ -160,7 +160,7 @@ def is_ulid(text: str) -> bool:
 
 
 def is_tool_use_id(text: str) -> bool:
-    """Return whether a text is a tool id as we mint them."""
+    """Return whether a text is a tool_use_id with a complete ULID."""
     return TOOL_USE_ID_PATTERN.fullmatch(text) is not None
 
 

@@ -1,7 +1,7 @@
-"""JSON values: paths that name a part of a document, and what a JSON value may hold.
+"""JSON values: paths of parts of a document, and checks of what JSON allows.
 
-A path reads `$.content[2].input["odd key"]`; `$` is the whole document. Paths are computed only for
-errors, so clarity goes before speed here; time and memory stay linear in the text.
+A path has the form `$.content[2].input["odd key"]`; `$` is the whole document. Paths are computed
+only for errors, so that the code prefers clarity to speed; time and memory are linear in the text.
 """
 
 import json
@@ -16,7 +16,7 @@ _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]|[^\s{}\[\],:"]++'
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STEP = re.compile(r'\.([A-Za-z_][A-Za-z0-9_]*)|\[(\d{1,18})\]|\[("(?:[^"\\]|\\.)*+")\]')
 _MAX_LEVELS = 1_000
-"""How deep paths are tracked; what is read may be nested a tenth of it."""
+"""The depth up to which paths are tracked; documents may have a tenth of it."""
 
 
 def join_path(path: str, step: str | int) -> str:
@@ -29,7 +29,7 @@ def join_path(path: str, step: str | int) -> str:
 
 
 def path_at(data: bytes, offset: int) -> str:
-    """Return the path of the innermost value at an offset, as far as the text can be read."""
+    """Return the path of the innermost value at an offset; the text may be invalid JSON."""
     scan = _TokenScan()
     for match in _TOKEN.finditer(data):
         if match.start() > offset:
@@ -39,7 +39,7 @@ def path_at(data: bytes, offset: int) -> str:
 
 
 def path_deeper_than(data: bytes, depth: int) -> str | None:
-    """Return the path of the first value that is nested deeper than `depth`."""
+    """Return the path of the first value that is nested deeper than `depth`; None if none is."""
     scan = _TokenScan()
     for match in _TOKEN.finditer(data):
         scan.read(match.group())
@@ -49,23 +49,22 @@ def path_deeper_than(data: bytes, depth: int) -> str | None:
 
 
 def line_of(data: bytes, path: str) -> int:
-    """Return the line, from 1, where the value at a path or its nearest ancestor begins."""
+    """Return the line, starting at 1, where the value at a path or its nearest ancestor begins."""
     return lines_of(data, [path])[path]
 
 
 def lines_of(data: bytes, paths: Iterable[str]) -> dict[str, int]:
     """Return, by path, the line where its value or the nearest ancestor of it begins.
 
-    The text is scanned once, whatever the number of paths, and only steps that lead to one of them
-    are followed.
+    The text is scanned once for all paths, and only values on one of the paths are tracked.
     """
-    # A node is a step of some path; 0 is the whole document.
+    # The paths form a tree: `nodes` maps a parent node and a step to a node; 0 is the document.
     nodes: dict[tuple[int, str | int], int] = {}
-    ways = {path: _add_way(nodes, path) for path in paths}
+    path_nodes = {path: _add_path(nodes, path) for path in paths}
     offsets: dict[int, int] = {}
     scan = _TokenScan()
+    # The nodes of the open objects and arrays; None for those that are not on a path.
     node_at: list[int | None] = []
-    """The nodes of the open objects and arrays; None for those that lead to no path."""
     for match in _TOKEN.finditer(data):
         begins_value = scan.read(match.group())
         del node_at[len(scan.levels) :]
@@ -74,18 +73,16 @@ def lines_of(data: bytes, paths: Iterable[str]) -> dict[str, int]:
         node: int | None = 0
         is_container = match.group() in (b"{", b"[")
         if node_at:
-            parent = len(scan.levels) - 1 - is_container
-            step, holder = scan.levels[parent].step, node_at[parent]
-            node = None if step is None or holder is None else nodes.get((holder, step))
+            parent_level = len(scan.levels) - 1 - is_container
+            step, parent = scan.levels[parent_level].step, node_at[parent_level]
+            node = None if step is None or parent is None else nodes.get((parent, step))
         if is_container and len(node_at) < len(scan.levels):
             node_at.append(node)
         if node is not None:
             offsets.setdefault(node, match.start())
             if len(offsets) > len(nodes):
                 break
-    starts = {
-        path: max((offsets.get(node, 0) for node in way), default=0) for path, way in ways.items()
-    }
+    starts = {path: max(offsets.get(node, 0) for node in way) for path, way in path_nodes.items()}
     lines: dict[int, int] = {}
     position, line = 0, 1
     for offset in sorted(set(starts.values())):
@@ -95,19 +92,19 @@ def lines_of(data: bytes, paths: Iterable[str]) -> dict[str, int]:
     return {path: lines[offset] for path, offset in starts.items()}
 
 
-def _add_way(nodes: dict[tuple[int, str | int], int], path: str) -> list[int]:
-    """Add the steps of a path to the nodes; return the nodes from the document to its value."""
-    node, way = 0, [0]
+def _add_path(nodes: dict[tuple[int, str | int], int], path: str) -> list[int]:
+    """Add the steps of a path to the tree; return the nodes from the document to its value."""
+    node, path_nodes = 0, [0]
     for match in _STEP.finditer(path, 1):
         name, number, quoted = match.groups()
         step = name or (int(number) if number else _text(quoted.encode()))
         node = nodes.setdefault((node, step), len(nodes) + 1)
-        way.append(node)
-    return way
+        path_nodes.append(node)
+    return path_nodes
 
 
 class _Level:
-    """One open object or array: the step to the value that is being read, and its number."""
+    """One open object or array, with the step to the current value and the count of values."""
 
     __slots__ = ("count", "expects_key", "is_object", "keys", "step")
 
@@ -122,8 +119,8 @@ class _Level:
 class _TokenScan:
     """Reads the tokens of JSON text, valid or not, and tracks the path of the current value.
 
-    Values nested deeper than `_MAX_LEVELS` belong to the value at that depth: a level takes a
-    hundred times the memory of its bracket.
+    Values nested deeper than `_MAX_LEVELS` count as part of the value at that depth, because a
+    level takes a hundred times the memory of its bracket.
     """
 
     def __init__(self) -> None:
@@ -140,7 +137,7 @@ class _TokenScan:
         return path
 
     def read(self, token: bytes) -> bool:
-        """Read the next token; return whether it begins a value."""
+        """Read the next token; return whether it is the start of a value."""
         level = self.levels[-1] if self.levels else None
         if len(self.levels) >= _MAX_LEVELS and self._is_deeper(token):
             return False
@@ -176,7 +173,7 @@ class _TokenScan:
     def _read_key(self, level: _Level, key: str) -> None:
         level.expects_key = False
         if not _is_unicode(key):
-            # A path cannot contain such a key, so it names the object.
+            # A path cannot contain such a key, so that the path is that of the object.
             level.step, self.key_fault = None, "a key contains a lone surrogate"
             return
         keys = level.keys
@@ -201,10 +198,13 @@ _SCALARS = frozenset({str, int, bool, NoneType})
 
 
 def is_json(value: object) -> bool:
-    """Return whether a value is certainly plain JSON; a fast yes for what decoders return."""
+    """Return whether a value consists of plain JSON types; a fast check for decoded values.
+
+    False does not mean a fault: `json_fault` decides.
+    """
     try:
         return _is_json(value)
-    # Too deep for a fast answer; `json_fault` names the path.
+    # Nested too deeply; `json_fault` returns the path.
     except RecursionError:
         return False
 
@@ -229,7 +229,7 @@ def _is_json_object(value: dict[Any, Any]) -> bool:
 
 
 def json_text_fault(raw: bytes) -> str | None:
-    """Return why a text is not JSON: bad syntax, two keys of one name, NaN; None if it is JSON."""
+    """Return why a text is not JSON: bad syntax, duplicate keys, NaN; None if it is JSON."""
     try:
         parse_strictly(raw.decode())
     except (ValueError, RecursionError) as error:
@@ -238,7 +238,7 @@ def json_text_fault(raw: bytes) -> str | None:
 
 
 def parse_strictly(text: str) -> None:
-    """Parse JSON for its errors only; a ValueError names what Python alone would accept."""
+    """Parse JSON only for its errors; also raise ValueError for what only Python accepts."""
     json.loads(
         text,
         object_pairs_hook=_no_duplicates,
@@ -250,10 +250,9 @@ def parse_strictly(text: str) -> None:
 
 
 def json_text_fault_at(data: bytes) -> tuple[str, str] | None:
-    """Return the path and the reason of the first part that JSON does not allow, if any.
+    """Return the path and the reason of the first fault in a text with the syntax of JSON, or None.
 
-    The text has the syntax of JSON: it contains two keys of one name, a lone surrogate, or a number
-    that is out of range.
+    Faults are duplicate keys, lone surrogates, and numbers that are out of range.
     """
     scan = _TokenScan()
     for match in _TOKEN.finditer(data):
@@ -299,7 +298,7 @@ def _raise_if_out_of_range(digits: str) -> None:
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
     if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("an object holds two keys of one name")
+        raise ValueError("an object has two keys of one name")
 
 
 def _no_constant(name: str) -> None:
@@ -307,7 +306,7 @@ def _no_constant(name: str) -> None:
 
 
 def plain_json(value: Any) -> Any:
-    """Return JSON in dicts and lists, converted from other mappings and sequences."""
+    """Return a JSON value with other mappings and sequences converted to dicts and lists."""
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
         return {key: plain_json(item) for key, item in entries.items()}
@@ -317,7 +316,7 @@ def plain_json(value: Any) -> Any:
 
 
 def json_fault(value: object, path: str = "$") -> tuple[str, str] | None:
-    """Return the path and the description of the first part that JSON cannot hold, if any."""
+    """Return the path and the fault of the first part that is not JSON; None if all is JSON."""
     try:
         return _fault(value, path)
     except RecursionError:

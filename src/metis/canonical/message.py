@@ -29,7 +29,7 @@ class Role(OpenEnum):
     DEVELOPER = "developer"
 
 
-# One shared instance: most user messages have no metadata, and a new one for each costs time.
+# One shared instance, because most user messages have no metadata.
 def _no_metadata() -> MessageMetadata:
     return NO_METADATA
 
@@ -69,7 +69,7 @@ class Message(Value, frozen=True, kw_only=True):
         set_field(self, "created_at", to_utc(self.created_at))
 
     def comparable(self) -> Self:
-        """Return the message without what only one adapter reads, for comparing."""
+        """Return the message without the parts that equality ignores, such as original forms."""
         metadata, content = self.metadata.comparable(), comparable_blocks(self.content)
         if metadata is self.metadata and content is self.content:
             return self
@@ -77,10 +77,10 @@ class Message(Value, frozen=True, kw_only=True):
 
 
 def to_utc(moment: datetime) -> datetime:
-    """Convert a time to UTC; one without a zone is refused."""
+    """Convert a time to UTC; raise InvalidValueError if it has no time zone."""
     if moment.tzinfo is None:
         raise InvalidValueError("a time without a zone; give UTC", path="$.created_at")
     try:
         return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     except OverflowError:
-        raise InvalidValueError("a time that UTC cannot hold", path="$.created_at") from None
+        raise InvalidValueError("the time is out of range in UTC", path="$.created_at") from None

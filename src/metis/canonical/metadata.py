@@ -11,7 +11,7 @@ from metis.canonical.errors import InvalidValueError
 from metis.canonical.value import OpenEnum, Value, set_field
 
 Count = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""An integer that every store and every provider can hold."""
+"""An integer of 64 bits, which every store supports."""
 
 
 class MessageStatus(OpenEnum):
@@ -39,7 +39,7 @@ class StopReason(OpenEnum):
 
 
 class RoutingMode(OpenEnum):
-    """Why this model was chosen, in six classes."""
+    """The class of reason for the choice of a model."""
 
     OVERRIDE = "override"
     MANUAL = "manual"
@@ -62,7 +62,7 @@ class ChainPolicy(OpenEnum):
 
     @property
     def mode(self) -> RoutingMode:
-        """The class under which a message records this slot."""
+        """The routing mode that a message records for this slot."""
         return MODE_OF_POLICY.get(self, RoutingMode.DEFAULT)
 
 
@@ -86,7 +86,7 @@ class OutcomeStatus(OpenEnum):
 
 
 class RoutingDecisionRecord(Value, frozen=True, kw_only=True):
-    """Which model was chosen for an assistant message, and why."""
+    """The model that was chosen for an assistant message, and the reason."""
 
     alternatives_considered: tuple[str, ...] = ()
     chosen_model: str
@@ -114,20 +114,20 @@ class Usage(Value, frozen=True, kw_only=True):
     """
 
     cache_creation_1h_input_tokens: Count = 0
-    """Of `cache_creation_input_tokens`, those written for one hour."""
+    """The part of `cache_creation_input_tokens` that was cached for one hour."""
     cache_creation_input_tokens: Count = 0
     cached_input_tokens: Count = 0
     cost_usd: Decimal
     estimated: bool = False
-    """Whether the counts are our estimate because the provider sent none."""
+    """Whether the counts are estimates of metis, because the provider sent none."""
     input_tokens: Count
     latency_ms: Count
     output_tokens: Count
     pricing_version: str
     reasoning_output_tokens: Count = 0
-    """Of `output_tokens`, those used for reasoning."""
+    """The part of `output_tokens` that was used for reasoning."""
     reported_cost_usd: Decimal | None = None
-    """The amount that the provider reports; a cross-check, never our figure."""
+    """The cost that the provider reports; for comparison, not used as `cost_usd`."""
     server_tool_requests: Mapping[str, int] | None = None
     """Requests of server-side tools that are charged per use, by tool name."""
     service_tier: str | None = None
@@ -135,9 +135,9 @@ class Usage(Value, frozen=True, kw_only=True):
     json_fields = ("server_tool_requests",)
 
     def __post_init__(self) -> None:
-        """Refuse amounts that are not finite, also when decoding."""
+        """Raise an error for amounts that are not finite, also when decoding."""
         cost, reported = self.cost_usd, self.reported_cost_usd
-        # msgspec decodes "NaN" and "Infinity" to a Decimal without complaint.
+        # msgspec decodes "NaN" and "Infinity" to a Decimal without an error.
         if type(cost) is Decimal and not cost.is_finite():
             raise InvalidValueError(f"{cost} is not an amount of money", path="$.cost_usd")
         if type(reported) is Decimal and not reported.is_finite():
@@ -159,8 +159,8 @@ class Usage(Value, frozen=True, kw_only=True):
 
 
 def exact_usd(amount: Decimal | int | str, *, path: str = "$") -> Decimal:
-    """Convert an amount of money to a plain, finite Decimal; floats are refused."""
-    # A float has lost the exact amount before it arrives here.
+    """Convert an amount of money to a finite Decimal; raise an error for floats."""
+    # A float may already have lost the exact amount.
     if isinstance(amount, float):
         raise InvalidValueError("money is a Decimal, never a float", path=path)
     try:
@@ -179,7 +179,7 @@ class Outcome(Value, frozen=True, kw_only=True):
     status: OutcomeStatus
     tool_name: str | None = None
     ui: Any = UNSET
-    """What a user interface shows of the result; it is never sent to a model."""
+    """The form of the result for a user interface; it is never sent to a model."""
     value: Any = UNSET
     """The result as a structured value, if the tool returns one."""
     tuple_fields = ("side_effects",)
@@ -192,7 +192,7 @@ class Outcome(Value, frozen=True, kw_only=True):
 
 
 class CacheHint(Value, frozen=True, kw_only=True):
-    """The end of a reusable prefix: after block number `after` of this message."""
+    """The end of a reusable prefix: after the block with the index `after` of this message."""
 
     after: Count
     ttl: str | None = None
@@ -204,21 +204,21 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
     external: Mapping[str, Any] | None = None
     """Ids of this message in other systems."""
     hints: tuple[CacheHint, ...] = ()
-    """Where reusable prefixes end; not part of equality, hashes or digests."""
+    """The ends of reusable prefixes; not part of equality, hashes or digests."""
     model: str | None = None
     options: Mapping[str, Any] | None = None
     """Changes of options that apply from this turn on."""
     origin: str | None = None
-    """Where the message was imported from, if no turn here produced it."""
+    """The provider or program that the message was imported from, if no turn produced it."""
     outcome: Outcome | None = None
     parent_tool_use_id: str | None = None
     parents: tuple[str, ...] = ()
-    """Ids of the messages that this one follows, if not simply the one before it."""
+    """The ids of the messages that this one follows; empty for the preceding message."""
     prepended: bool = False
     """Whether a developer message is attached before its message instead of after it."""
     provider: str | None = None
     provider_raw: Mapping[str, Any] | None = None
-    """For the adapter that wrote it only; not part of equality, hashes or digests."""
+    """Original forms by protocol, read only by codecs; not part of equality, hashes or digests."""
     response_id: str | None = None
     routing: RoutingDecisionRecord | None = None
     status: MessageStatus = MessageStatus.COMPLETE
@@ -237,7 +237,7 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
             set_field(self, "stop_reason", StopReason(self.stop_reason))
 
     def comparable(self) -> Self:
-        """Return the metadata without what only one adapter reads, for comparing."""
+        """Return the metadata without original forms and hints, which equality ignores."""
         # Most metadata needs no copy.
         if self.provider_raw is None and not self.hints:
             return self

@@ -1,4 +1,4 @@
-"""The two rule profiles: which blocks each role may hold, and which fields only `full` accepts.
+"""The two rule profiles: the allowed blocks of each role, and the fields that only `full` accepts.
 
 `strict` is the base specification of the canonical form; `full` accepts the additions.
 """
@@ -38,20 +38,19 @@ ALLOWED_BLOCKS: Mapping[RuleProfile, Mapping[Role, frozenset[str]]] = {
     "full": {
         Role.USER: frozenset({"text", "opaque"}) | _MEDIA_BLOCKS,
         Role.DEVELOPER: frozenset({"text", "opaque"}) | _MEDIA_BLOCKS,
-        # Images that a model creates are artifacts: the tag `image` is forbidden here by the source
-        # text.
+        # Generated images are artifacts: the base specification forbids `image` in this role.
         Role.ASSISTANT: _MODEL_BLOCKS | {"artifact", "opaque"},
         Role.SYSTEM: frozenset({"text", "opaque"}),
         Role.TOOL: frozenset({"tool_result"}),
     },
 }
-"""The tags of the blocks that a message of each role may hold."""
+"""The tags of the blocks that a message of each role may contain."""
 
 ALLOWED_IN_TOOL_RESULT: Mapping[RuleProfile, frozenset[str]] = {
     "strict": frozenset({"text", "image"}),
     "full": frozenset({"text", "artifact", "opaque"}) | _MEDIA_BLOCKS,
 }
-"""The tags of the blocks that a tool result may hold."""
+"""The tags of the blocks that a tool result may contain."""
 
 _ROLE_ROWS = {
     Role.USER: "M-125",
@@ -68,9 +67,9 @@ _PAIR_ROWS = {
 
 
 def misplaced_blocks(message: Message, profile: RuleProfile) -> Iterator[tuple[str, str, str]]:
-    """Yield row, path and text for every block that its message or tool result may not hold.
+    """Yield row, path and text for every block that is not allowed in its message or tool result.
 
-    Unknown blocks and roles come from a newer version; `full` accepts them.
+    Unknown blocks and roles are from a newer version; `full` accepts them.
     """
     allowed = ALLOWED_BLOCKS[profile].get(message.role)
     for index, block in enumerate(message.content):
@@ -134,8 +133,8 @@ NOTE_FIELDS: Mapping[type[Value], frozenset[str]] = {
         "server_tool_requests service_tier"
     ),
 }
-"""Added fields that `strict` accepts: whoever reads the base specification alone may ignore them
-and reads the same message. Every response that metis stores has some of them."""
+"""Added fields that `strict` accepts: a reader of the base specification may ignore them without
+misunderstanding the message. Every response that metis stores has some of them."""
 
 _NOT_IN_BASE = "not part of the base specification"
 
@@ -175,7 +174,7 @@ def _added_fields(value: Value, path: str) -> Iterator[tuple[str, str, str]]:
         elif field.name in NOTE_FIELDS.get(type(value), ()):
             if isinstance(content, OpenEnum):
                 yield from _additions_in(content, join_path(path, field.name))
-        # An added field with its default is not written, so the message has the form of the source
-        # text.
+        # An added field with its default value is not encoded, so that the message has the form of
+        # the base specification.
         elif field.default is NODEFAULT or content is not field.default:
             yield "M-037", join_path(path, field.name), _NOT_IN_BASE

@@ -1,8 +1,8 @@
-"""Careful decoding: JSON into values, with unknown parts preserved and faults at their paths.
+"""The general decoder: JSON into values, with unknown parts preserved and faults with paths.
 
-The fast decoder of the codec handles what this version wrote itself; all other documents come here.
-They are first checked as JSON, because msgspec takes the last of two equal keys and stops at the
-interpreter's stack; here both are errors that name the path. Then they are decoded level by level.
+The fast path of the codec decodes documents that this version wrote; all others are decoded here.
+They are first checked as JSON: msgspec accepts duplicate keys and any nesting up to the stack of
+the interpreter, which are errors with a path here. Then they are decoded level by level.
 """
 
 import json
@@ -28,17 +28,17 @@ from metis.canonical.json_value import (
 from metis.canonical.value import Extra, UnknownBlock, Value, fields_of
 
 _MAX_PATH_TEXT = 80
-# Below the recursion limit of the interpreter, which json.loads and its callers share.
+# Below the recursion limit of the interpreter, because the callers of json.loads need stack, too.
 _MAX_PYTHON_DEPTH = 900
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _decode_any = msgspec.json.Decoder().decode
 
 
 class Limits(Struct, frozen=True):
-    """How large and how deeply nested a document may be.
+    """The limits on size and nesting of a document.
 
-    The depth of canonical bytes is bounded by the interpreter only (about a thousand levels); that
-    of all other documents, such as those written by hand, by `max_depth`.
+    `max_depth` does not apply to canonical bytes, whose depth is limited only by the interpreter
+    (about a thousand levels).
     """
 
     max_bytes: int = 64 * 1024 * 1024
@@ -50,7 +50,7 @@ LIMITS = Limits()
 
 
 def to_bytes(data: bytes | bytearray | memoryview | str) -> bytes:
-    """Return the bytes of a document that may be given as text."""
+    """Return a document as bytes; raise DecodeError for a text with lone surrogates."""
     try:
         return data.encode() if isinstance(data, str) else bytes(data)
     except UnicodeEncodeError as error:
@@ -58,14 +58,14 @@ def to_bytes(data: bytes | bytearray | memoryview | str) -> bytes:
 
 
 def check_json(data: bytes, limits: Limits = LIMITS) -> None:
-    """Refuse what is not JSON, what exceeds the limits, and objects with two keys of one name."""
+    """Raise an error for bytes that are not JSON, exceed the limits, or have duplicate keys."""
     if len(data) > limits.max_bytes:
         raise LimitError(f"{len(data)} bytes; the limit is {limits.max_bytes}")
-    # Counting brackets is cheap; only suspicious documents are scanned token by token.
+    # Counting brackets is fast; only documents with many are scanned token by token.
     if data.count(b"{") + data.count(b"[") > limits.max_depth:
         _check_depth(data, limits)
     has_fault = _parse(data, limits)
-    # The path is searched only if there is something to report.
+    # The slow search for the path is only done for documents that may have a fault.
     if has_fault or _SURROGATE.search(data):
         fault = json_text_fault_at(data)
         if fault:
@@ -86,7 +86,7 @@ def _check_depth(data: bytes, limits: Limits) -> None:
 
 
 def _parse(data: bytes, limits: Limits) -> bool:
-    """Return whether a text has the syntax of JSON, but contains what we do not accept."""
+    """Return whether JSON text contains a fault beyond syntax; raise an error for bad syntax."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -119,13 +119,16 @@ _split_array = msgspec.json.Decoder(list[Raw]).decode
 def read_fields(
     kind: type[Value], raw_fields: dict[str, Raw], path: str, unknown: list[str]
 ) -> Any:
-    """Decode a canonical value from the raw fields of a JSON object, which may be unknown to us."""
-    rest = dict(raw_fields)
+    """Decode a canonical value from the raw fields of a JSON object.
+
+    Unknown fields are stored in `extra`, and their paths are added to `unknown`.
+    """
+    remaining = dict(raw_fields)
     values: dict[str, Any] = {}
     if kind.__struct_config__.tag_field is not None:
-        rest.pop(kind.__struct_config__.tag_field, None)
+        remaining.pop(kind.__struct_config__.tag_field, None)
     for field in fields_of(kind):
-        raw = rest.pop(field.encode_name, None)
+        raw = remaining.pop(field.encode_name, None)
         if raw is not None:
             read = _reader(field.type)
             values[field.name] = read(raw, join_path(path, field.encode_name), unknown)
@@ -133,10 +136,10 @@ def read_fields(
             raise DecodeError(
                 "a required field is missing", path=join_path(path, field.encode_name)
             )
-    # What a newer version added is preserved byte for byte.
-    if rest:
-        unknown.extend(join_path(path, name) for name in rest)
-        values["extra"] = Extra(rest)
+    # Fields of a newer version are preserved byte for byte.
+    if remaining:
+        unknown.extend(join_path(path, name) for name in remaining)
+        values["extra"] = Extra(remaining)
     try:
         return kind(**values)
     except InvalidValueError as error:
@@ -171,9 +174,9 @@ def _reader(annotation: Any) -> Reader:
 def _union_reader(annotation: Any, members: tuple[Any, ...]) -> Reader:
     if _BLOCKS.issubset(members):
         return _read_block
-    rest = [member for member in members if member is not types.NoneType]
-    if len(rest) == 1:
-        return _optional_reader(_reader(rest[0]))
+    others = [member for member in members if member is not types.NoneType]
+    if len(others) == 1:
+        return _optional_reader(_reader(others[0]))
     return _plain_reader(annotation)
 
 
@@ -221,7 +224,7 @@ def _read_block(raw: Raw, path: str, unknown: list[str]) -> Any:
 
 
 def _read_datetime(raw: Raw, path: str, unknown: list[str]) -> datetime:
-    # datetime would drop the digits silently.
+    # datetime would silently drop the digits, and the bytes would not be preserved.
     if _FINER_THAN_MICROSECONDS.search(bytes(raw)):
         raise DecodeError("a time finer than a microsecond", path=path)
     moment = cast("datetime", _plain_reader(datetime)(raw, path, unknown))

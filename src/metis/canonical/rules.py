@@ -1,9 +1,8 @@
 """The rules of the canonical form as one table under two profiles, and the rules of a session.
 
-`strict` is the base specification (rows M-123 to M-149) and refuses everything that was
-added to it; `full`, the default, accepts the additions and checks that the fields are consistent.
-Rules run when a message is complete. A partial message may break all of them; a cancelled or failed
-one only has to fulfil the rules marked `always`.
+`strict` is the base specification (rows M-123 to M-149) and rejects all additions to it; `full`,
+the default, accepts the additions and checks that the fields are consistent. All rules apply to
+complete messages, none to partial ones, and the rules marked `always` to cancelled and failed ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,11 +30,11 @@ from metis.canonical.profiles import RuleProfile, additions, misplaced_blocks
 from metis.canonical.tools import ToolSet
 
 Breaches = Iterator[tuple[str, str, str]]
-"""What a check yields: row, path and text of every breach."""
+"""Row, path and text of every breach of a rule."""
 
 
 class Rule(NamedTuple):
-    """One row of the table: the profiles that it belongs to, and the check."""
+    """One row of the rule table: the profiles that it belongs to, and the check."""
 
     profiles: frozenset[RuleProfile]
     check: Callable[[Message, RuleProfile], Breaches]
@@ -53,18 +52,18 @@ def validate(
 ) -> list[Problem]:
     """Return every rule that a message breaks, each with the path of the offending part.
 
-    With `tools`, the input of each call is checked against the schema of its tool as well.
+    With `tools`, the input of each call is also checked against the schema of its tool.
     """
     status = message.metadata.status
     if status == MessageStatus.PARTIAL:
         return []
-    # Rules assume that the fields have their types, and constructors do not check all of them.
+    # The rules assume fields of the right types, which constructors do not fully check.
     malformed = [
         Problem(path=path, rule=row, text=text) for row, path, text in _malformations(message)
     ]
     if malformed:
         return malformed
-    # Nearly all messages take this fast path.
+    # Fast path for nearly all messages.
     if profile == "full" and tools is None and is_surely_valid(message):
         return []
     is_complete = status not in _ENDED_EARLY
@@ -81,7 +80,7 @@ def validate(
 def check(
     message: Message, profile: RuleProfile = "full", *, tools: ToolSet | None = None
 ) -> Message:
-    """Return the message itself if it breaks no rule; else raise with every problem."""
+    """Return the message itself; raise InvalidMessageError with all problems if it breaks rules."""
     problems = validate(message, profile, tools=tools)
     if problems:
         raise InvalidMessageError(f"message {message.id} breaks the rules", problems)
@@ -89,14 +88,14 @@ def check(
 
 
 def as_failed(message: Message) -> Message:
-    """Return a message that will not be finished with the status of a failed one."""
+    """Return a message with the status and stop reason of a failed one."""
     status, reason = MessageStatus.ERROR, StopReason.ERROR
     metadata = replace(message.metadata, status=status, stop_reason=reason)
     return replace(message, metadata=metadata)
 
 
 def _malformations(message: Message) -> Breaches:
-    """Yield why a message is malformed; the rules are not run on such a message."""
+    """Yield the reasons why a message is malformed; the rules do not apply to such a message."""
     if message.schema_version != SCHEMA_VERSION and message.sealed is UNSET:
         text = f"version {message.schema_version} cannot be written; it must be {SCHEMA_VERSION}"
         yield "M-275", "$.schema_version", text
@@ -180,17 +179,17 @@ def _has_consistent_routing(message: Message, _: RuleProfile) -> Breaches:
     routing = message.metadata.routing
     if routing is None:
         return
-    at = "$.metadata.routing"
+    path = "$.metadata.routing"
     if message.metadata.model not in (None, routing.chosen_model):
-        yield "M-081", f"{at}.chosen_model", "differs from metadata.model"
+        yield "M-081", f"{path}.chosen_model", "differs from metadata.model"
     if not routing.reason:
-        yield "M-082", f"{at}.reason", "is empty"
+        yield "M-082", f"{path}.reason", "is empty"
     if (routing.mode == RoutingMode.RULE) != (routing.rule_name is not None):
-        yield "M-083", f"{at}.rule_name", "must be set if and only if the mode is rule"
+        yield "M-083", f"{path}.rule_name", "must be set if and only if the mode is rule"
     if (routing.mode == RoutingMode.PATTERN) != (routing.confidence is not None):
-        yield "M-084", f"{at}.confidence", "must be set if and only if the mode is pattern"
+        yield "M-084", f"{path}.confidence", "must be set if and only if the mode is pattern"
     if routing.confidence is not None and not 0 <= routing.confidence <= 1:
-        yield "M-084", f"{at}.confidence", f"{routing.confidence} is not within 0 and 1"
+        yield "M-084", f"{path}.confidence", f"{routing.confidence} is not within 0 and 1"
 
 
 _COUNTS = (
@@ -203,7 +202,7 @@ _COUNTS = (
     ("M-102", "cache_creation_1h_input_tokens"),
     ("M-100", "reasoning_output_tokens"),
 )
-# These fields are counted in another one as well and must not be added to it.
+# The first field of each pair is part of the second and must not be added to it.
 _SUBTOTALS = (
     ("cache_creation_1h_input_tokens", "cache_creation_input_tokens"),
     ("reasoning_output_tokens", "output_tokens"),
@@ -252,7 +251,7 @@ def _has_no_input_if_invalid(message: Message, _: RuleProfile) -> Breaches:
             yield "M-042", f"$.content[{index}].input", text
 
 
-# The order is that of the reports; the first rule refuses additions to the base specification.
+# Problems are reported in this order; the first rule rejects additions to the base specification.
 RULES = (
     Rule(STRICT, additions),
     Rule(BOTH, _has_content),
@@ -277,12 +276,12 @@ _CHECKS = {
     for profile in BOTH
     for is_complete in (True, False)
 }
-"""The checks of a message, by profile and by whether it is complete."""
+"""The checks of a message, by profile and whether it is complete."""
 
 
 def _input_problems(message: Message, tools: ToolSet) -> Iterator[Problem]:
     for index, block in enumerate(message.content):
-        # Invalid arguments are reported to the model by the session, not as a broken rule.
+        # The session reports invalid arguments to the model; they break no rule.
         if not isinstance(block, ToolUseBlock) or block.invalid is not None:
             continue
         path = f"$.content[{index}]"
@@ -299,68 +298,69 @@ def validate_session(
 ) -> list[Problem]:
     """Return every broken rule in a list of messages: within each message, and between them.
 
-    Paths start with the index of the message: `$[3].content[0].tool_use_id`. The list may hold
-    several sessions.
+    Paths start with the index of the message: `$[3].content[0].tool_use_id`. The list may contain
+    messages of several sessions.
     """
-    ledger = _CallLedger()
+    checker = _SessionChecker()
     problems: list[Problem] = []
     for index, message in enumerate(messages):
-        at = f"$[{index}]"
+        message_path = f"$[{index}]"
         for problem in validate(message, profile, tools=tools):
-            path = at + problem.path.removeprefix("$")
+            path = message_path + problem.path.removeprefix("$")
             problems.append(Problem(path=path, rule=problem.rule, text=problem.text))
         if message.metadata.status != MessageStatus.PARTIAL:
-            problems.extend(ledger.add(message, at))
+            problems.extend(checker.add(message, message_path))
     return problems
 
 
-class _CallLedger:
-    """The tool calls and results of the messages so far."""
+class _SessionChecker:
+    """Checks the rules between messages: their order, and the ids of calls and results."""
 
     def __init__(self) -> None:
         self._newest_id: dict[str, str] = {}
         self._session_of_call: dict[str, str] = {}
         self._result_of_call: dict[str, str] = {}
 
-    def add(self, message: Message, at: str) -> Iterator[Problem]:
-        yield from self._check_order(message, at)
+    def add(self, message: Message, message_path: str) -> Iterator[Problem]:
+        """Add the next message; yield its problems with earlier messages."""
+        yield from self._check_order(message, message_path)
         for index, block in enumerate(message.content):
-            path = f"{at}.content[{index}]"
+            path = f"{message_path}.content[{index}]"
             if isinstance(block, ToolUseBlock):
                 yield from self._check_call(block, message, f"{path}.id")
             elif isinstance(block, ToolResultBlock):
                 yield from self._check_result(block, message, f"{path}.tool_use_id")
 
-    def _check_order(self, message: Message, at: str) -> Iterator[Problem]:
+    def _check_order(self, message: Message, message_path: str) -> Iterator[Problem]:
         newest = self._newest_id.get(message.session_id, "")
         # Ids are ULIDs: their order is the order of the conversation.
         if message.id <= newest:
             text = f"{message.id!r} does not come after {newest!r}"
-            yield Problem(path=f"{at}.id", rule="M-165", text=text)
+            yield Problem(path=f"{message_path}.id", rule="M-165", text=text)
         self._newest_id[message.session_id] = max(newest, message.id)
 
     def _check_call(self, call: ToolUseBlock, message: Message, path: str) -> Iterator[Problem]:
-        owner = self._session_of_call.get(call.id)
-        if owner is None:
+        session_id = self._session_of_call.get(call.id)
+        if session_id is None:
             self._session_of_call[call.id] = message.session_id
-        # Results are matched by id, so a second call with the same id could never get one.
-        elif owner == message.session_id:
+        # Results are matched by id, so that a second call with the same id would get none.
+        elif session_id == message.session_id:
             text = f"{call.id!r} was used before; a retry gets a new id"
             yield Problem(path=path, rule="M-141", text=text)
         else:
-            text = f"{call.id!r} belongs to session {owner!r}"
+            text = f"{call.id!r} belongs to session {session_id!r}"
             yield Problem(path=path, rule="M-139", text=text)
 
     def _check_result(
         self, result: ToolResultBlock, message: Message, path: str
     ) -> Iterator[Problem]:
         call = result.tool_use_id
-        owner = self._session_of_call.get(call)
-        if owner is None:
+        session_id = self._session_of_call.get(call)
+        if session_id is None:
             text = f"no earlier call has the id {call!r}"
             yield Problem(path=path, rule="M-138", text=text)
-        elif owner != message.session_id:
-            text = f"{call!r} belongs to session {owner!r}"
+        elif session_id != message.session_id:
+            text = f"{call!r} belongs to session {session_id!r}"
             yield Problem(path=path, rule="M-139", text=text)
         elif call in self._result_of_call:
             text = f"{call!r} has a result in message {self._result_of_call[call]!r} already"

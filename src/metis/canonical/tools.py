@@ -1,4 +1,4 @@
-"""Tool definitions, and sets of them in which names are unique and schemas are in the subset."""
+"""Tool definitions, and tool sets with unique names and schemas in the supported subset."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,9 +59,8 @@ class ToolDefinition(Value, frozen=True):
     requires_workspace: bool = True
 
     def normalise(self) -> None:
-        """Refuse unknown fields, and turn a plain string into its SideEffects."""
-        # Definitions are written by programmers, where a misspelt field is a mistake and not a
-        # newer version.
+        """Raise an error for unknown fields, and convert a plain string to SideEffects."""
+        # Programmers write definitions: an unknown field is a mistake, not a newer version.
         if self.extra is not UNSET:
             raise TypeError("a tool definition has no extra fields")
         try:
@@ -74,7 +73,7 @@ _FIELDS = frozenset(field.name for field in fields_of(ToolDefinition))
 
 
 class ToolSet(Mapping[str, ToolDefinition]):
-    """Tools by name, immutable; each is checked when the set is constructed."""
+    """An immutable mapping of tools by name; the constructor checks each definition."""
 
     __slots__ = ("_tools", "_validators")
     _tools: dict[str, ToolDefinition]
@@ -95,7 +94,7 @@ class ToolSet(Mapping[str, ToolDefinition]):
         object.__setattr__(self, "_validators", validators)
 
     def check_input(self, name: str, value: object, path: str = "$") -> list[Problem]:
-        """Return every problem of the input of a call by the schema of its tool."""
+        """Return every problem of the input of a call according to the schema of its tool."""
         validate = self._validators.get(name)
         if validate is None:
             raise UnknownToolError(name)
@@ -111,7 +110,7 @@ class ToolSet(Mapping[str, ToolDefinition]):
     def get(self, key: str, default: None = None, /) -> ToolDefinition | None: ...
     @overload
     def get(self, key: str, default: ToolDefinition | T, /) -> ToolDefinition | T: ...
-    # `Mapping.get` catches KeyError only, and an unknown tool raises UnknownToolError.
+    # `Mapping.get` catches only KeyError, but an unknown tool raises UnknownToolError.
     def get(self, key: str, default: object = None, /) -> object:
         """Return the tool of that name, or the default."""
         return self._tools.get(key, default)
@@ -136,8 +135,8 @@ class ToolSet(Mapping[str, ToolDefinition]):
 
 
 def check_tool(definition: ToolDefinition) -> list[Problem]:
-    """Return every reason to refuse a tool definition, each with its path."""
-    # Constructors do not check types, so the fields may hold anything.
+    """Return every problem of a tool definition, each with its path."""
+    # Constructors do not check types, so that the fields may have any value.
     fields: Mapping[str, object] = asdict(definition)
     description, requires_workspace = fields["description"], fields["requires_workspace"]
     schema = fields["input_schema"]
@@ -165,7 +164,7 @@ def encode_tool(definition: ToolDefinition) -> bytes:
 
 
 def decode_tool(data: bytes | str) -> ToolDefinition:
-    """Decode a tool definition; an unknown field is refused."""
+    """Decode a tool definition; raise DecodeError for an unknown field."""
     data = to_bytes(data)
     check_json(data)
     try:

@@ -1,4 +1,4 @@
-"""URLs of servers: which are valid, and how they are shown without the login in them."""
+"""URLs of servers: validation, and removal of logins and keys before a URL is shown."""
 
 import re
 from base64 import b64encode
@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from metis.canonical.errors import InvalidValueError
 
 LOGIN_MARK = "[login]"
-"""Stands for the login of a URL wherever the URL is shown."""
+"""The replacement for the login of a URL wherever the URL is shown."""
 
 _MAX_LOGIN = 500
-# A password may contain a slash that nobody encoded: what follows `name:` and is no port belongs to
-# the login up to the last @. The bound makes this linear on a text of `://://…`.
+# A password may contain an unescaped slash: text after `name:` that is not a port belongs to the
+# login up to the last @. The bound makes this linear on a text of `://://…`.
 _LOGIN = re.compile(
     rf"(?<=://)(?:[^/?#\s@:]{{0,{_MAX_LOGIN}}}:(?!\d{{1,5}}(?:[/?#\s]|$))\S{{0,{_MAX_LOGIN}}}"
     rf"|[^/?#\s]{{0,{_MAX_LOGIN}}})@"
@@ -25,7 +25,7 @@ _HOST_NAME = re.compile(r"[^\s<>\"\\^`{|}%@/?#\[\]:]+")
 
 
 def without_login(text: str) -> str:
-    """Return a text in which the URLs have no login, and no key among their parameters.
+    """Return a text with the logins and secret parameters of its URLs replaced.
 
     >>> without_login("postgresql://me:secret@db/metis")
     'postgresql://[login]@db/metis'
@@ -42,7 +42,7 @@ def has_login(text: str) -> bool:
 
 
 def shown_address(url: str) -> str:
-    """Return the scheme, host and path of a URL: enough to recognise it, and nothing secret.
+    """Return the scheme, host and path of a URL, without login, query and fragment.
 
     >>> shown_address("https://me:secret@host:81/v1?key=1#part")
     'https://host:81/v1'
@@ -64,13 +64,13 @@ def check_base_url(url: str) -> None:
     fault = _fault(url)
     if fault:
         shown = without_login(url)
-        # What is no URL may have a login in a place where it is not recognised.
+        # In an invalid URL a login may be where it is not recognised: then it is not shown at all.
         subject = "the address" if "@" in shown.replace(f"{LOGIN_MARK}@", "") else repr(shown)
         raise InvalidValueError(f"{subject} is not an address: {fault}", path="$.base_url")
 
 
 def _fault(url: str) -> str:
-    """Return what is wrong with a base URL, or an empty text."""
+    """Return the fault of a base URL, or an empty string."""
     if not url.startswith(("http://", "https://")):
         return "it must start with http:// or https://"
     if any(character.isspace() or not character.isprintable() for character in url):
@@ -78,21 +78,21 @@ def _fault(url: str) -> str:
     try:
         parts = urlsplit(url)
         is_valid = _is_host(parts.hostname or "", parts.netloc.rpartition("@")[2], parts.port)
-    except (ValueError, UnicodeError):  # also for an empty or overlong label
+    except (ValueError, UnicodeError):  # `idna` raises for an empty or overlong label
         is_valid = False
     if not is_valid:
         return "its host or port is not valid"
-    # The path of a request is appended, and would become a part of these.
-    has_more = "?" in url or "#" in url
-    return "it must have no query and no fragment" if has_more else ""
+    # The path of a request is appended to the URL and would become part of the query or fragment.
+    has_query = "?" in url or "#" in url
+    return "it must have no query and no fragment" if has_query else ""
 
 
-def _is_host(host: str, place: str, port: int | None) -> bool:
-    """Return whether a host is a name or an address, and its place in the URL is just that."""
-    if place.startswith("["):
-        return place in (f"[{host}]", f"[{host}]:{port}")
+def _is_host(host: str, authority: str, port: int | None) -> bool:
+    """Return whether a host is a valid name or address, and the authority consists only of it."""
+    if authority.startswith("["):
+        return authority in (f"[{host}]", f"[{host}]:{port}")
     is_name = _HOST_NAME.fullmatch(host) is not None and bool(host.encode("idna"))
-    return is_name and place.lower() in (host, f"{host}:{port}")
+    return is_name and authority.lower() in (host, f"{host}:{port}")
 
 
 def split_login(url: str) -> tuple[str, str | None]:
@@ -110,10 +110,10 @@ _LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @lru_cache(maxsize=256)
 def foreign_page_fault(host: str, origin: str | None) -> str | None:
-    """Return why a request to a server on loopback may come from a foreign web page, if it may.
+    """Return why a request to a loopback server may come from a foreign web page; None if not.
 
-    A browser sends requests of any page to this machine. A page whose host name is made to lead
-    here (DNS rebinding) is recognised by the header `Host`, every other one by `Origin`.
+    A browser sends requests of any web page to loopback addresses. A page whose host name resolves
+    to loopback (DNS rebinding) is recognised by the header `Host`, any other page by `Origin`.
 
     >>> foreign_page_fault("localhost:8080", None) is None
     True

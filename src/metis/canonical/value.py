@@ -1,15 +1,15 @@
-"""Value: the base class of the canonical types, how unknown parts are preserved, and their bytes.
+"""Value: the base class of the canonical types, with canonical bytes and unknown fields.
 
 Three rules hold for every value:
 
 1. It is immutable.
 2. Its bytes are always the same: keys sorted, no white space, defaults omitted.
-3. Two values are equal if and only if their bytes are, not counting what carries no meaning
-   (`provider_raw` and the hints). `1`, `1.0` and `true` are three different inputs.
+3. Two values are equal if and only if their bytes are equal, without `provider_raw` and hints. `1`,
+   `1.0` and `true` are three different values.
 
-msgspec encodes Structs fast, but it has no place for fields that a newer version added. Such fields
-live in `extra`; its type is foreign to msgspec, so that the fast encoder stops there and the
-careful one, which merges them in, takes over. Values without unknown fields pay nothing for this.
+msgspec encodes Structs fast, but cannot encode fields that a newer version added. Such fields are
+in `extra`, whose type msgspec does not support: the fast encoder stops there, and the general
+encoder, which merges them in, is used. Values without unknown fields are encoded at full speed.
 """
 
 import hashlib
@@ -32,15 +32,15 @@ log = logging.getLogger("metis.canonical")
 
 
 class OpenEnum(StrEnum):
-    """A string enum whose unknown values are read with a warning and written back unchanged."""
+    """A string enum whose unknown values are decoded with a warning and encoded unchanged."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
         if not isinstance(value, str):
             return None
-        # A newer version may add members; refusing them would make its messages unreadable.
+        # A newer version may add members; an error would make its messages unreadable.
         log.warning("unknown %s %.80r is preserved", cls.__name__, value)
-        # The member is not registered in the enum, so that foreign values cannot fill the memory.
+        # The member is not registered in the enum, so that hostile values cannot fill the memory.
         member = str.__new__(cls, value)
         member._name_ = value
         member._value_ = value
@@ -57,11 +57,11 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def normalised_json(raw: bytes) -> bytes:
-    """Return JSON with sorted keys and without white space: equal meaning gives equal bytes."""
+    """Return JSON with sorted keys and no white space, so that equal values give equal bytes."""
     try:
         return _encode_sorted(json.loads(raw, parse_float=_finite))
     except (ValueError, RecursionError):
-        # Numbers and nesting beyond what Python can parse stay as they were written.
+        # JSON with numbers or nesting that Python cannot parse is not changed.
         return raw
 
 
@@ -73,7 +73,7 @@ def _finite(digits: str) -> float:
 
 
 class Extra(Mapping[str, Any]):
-    """The unknown fields of a value by name, each with the bytes that it was read from.
+    """The unknown fields of a value by name, each with its exact bytes.
 
     >>> Extra({"mood": "calm"})["mood"]
     'calm'
@@ -97,11 +97,11 @@ class Extra(Mapping[str, Any]):
         return len(self._raw)
 
     def raw(self) -> dict[str, bytes]:
-        """Return the JSON text of each field, exactly as it was read."""
+        """Return the exact JSON text of each field."""
         return dict(self._raw)
 
     def normalised(self) -> dict[str, bytes]:
-        """Return the JSON text of each field in normalised form, for comparing."""
+        """Return the JSON text of each field in normalised form, for comparison."""
         return {name: normalised_json(raw) for name, raw in self._raw.items()}
 
     def __setattr__(self, name: str, value: object) -> Never:
@@ -135,7 +135,7 @@ def _raw_field(fields: Mapping[str, Any], name: str) -> bytes:
 
 
 class UnknownBlock:
-    """A block whose tag this version does not know, preserved byte for byte."""
+    """A block with a tag of a newer version, preserved byte for byte."""
 
     __slots__ = ("_raw", "_type")
     _raw: bytes
@@ -158,7 +158,7 @@ class UnknownBlock:
 
     @property
     def raw(self) -> bytes:
-        """The JSON text of the block, exactly as it was read."""
+        """The exact JSON text of the block."""
         return self._raw
 
     @property
@@ -191,33 +191,33 @@ T = TypeVar("T")
 
 # Raised in the hook of the fast encoder, because a hook cannot merge fields into its parent.
 class _UnknownFieldsSignal(Exception):  # noqa: N818 - a signal that never leaves this module
-    """The fast encoder met unknown fields."""
+    """Raised when the fast encoder reaches unknown fields."""
 
 
 class Sealed:
-    """The exact bytes of a value of a newer version, and what we understood of them.
+    """The exact bytes of a value of a newer version, and a digest of its decoded part.
 
-    While the value is unchanged, the exact bytes are written. Once it was changed, writing it would
-    lose what we did not understand, and is refused.
+    As long as the value is unchanged, the exact bytes are encoded. Encoding a changed value would
+    lose the parts that were not decoded, and is an error.
     """
 
-    __slots__ = ("_data", "_understood")
+    __slots__ = ("_data", "_decoded_digest")
 
-    def __init__(self, data: bytes, understood: bytes) -> None:
+    def __init__(self, data: bytes, decoded: bytes) -> None:
         self._data = data
-        # The digest is enough to notice a change, and the bytes may be large.
-        self._understood = hashlib.sha256(understood).digest()
+        # A digest is enough to detect a change, and the bytes may be large.
+        self._decoded_digest = hashlib.sha256(decoded).digest()
 
-    def open(self, understood: bytes) -> bytes:
-        """Return the exact bytes, if what is understood has not changed."""
-        if hashlib.sha256(understood).digest() != self._understood:
+    def open(self, decoded: bytes) -> bytes:
+        """Return the exact bytes; raise NewerVersionError if the decoded part has changed."""
+        if hashlib.sha256(decoded).digest() != self._decoded_digest:
             reason = "written by a newer version and changed since; update metis to save it"
             raise NewerVersionError(reason, path="$.schema_version")
         return self._data
 
 
 class NormalisingMeta(StructMeta):
-    """Calls `normalise` after construction; decoding skips it, because decoders check more."""
+    """Calls `normalise` after construction; decoders skip it, because they check types."""
 
     if not TYPE_CHECKING:  # a typed `__call__` would hide the constructors' signatures
 
@@ -242,15 +242,15 @@ class Value(
     """A frozen, hashable part of the canonical form."""
 
     extra: Extra | UnsetType = UNSET
-    """Fields that a newer writer added."""
+    """Fields that a newer version added."""
 
     tuple_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields that take any sequence and become tuples."""
+    """Fields whose argument may be any sequence and becomes a tuple."""
     json_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields with free JSON, which is checked."""
+    """Fields with any JSON value, which is checked."""
 
     def normalise(self) -> None:
-        """Bring the arguments of the constructor into the one form that they have in memory."""
+        """Convert the arguments of the constructor to their canonical form, and check them."""
         if self.extra is not UNSET:
             normalise_extra(self)
         for name in self.tuple_fields:
@@ -259,13 +259,13 @@ class Value(
             normalise_json(self, *self.json_fields)
 
     def comparable(self) -> Self:
-        """Return this value without the parts that carry no meaning."""
+        """Return this value without the parts that equality ignores."""
         return self
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        # Blocks of different types never compare, even if their fields are the same.
+        # Values of different types are never equal, even if their fields are.
         if type(self) is not type(other):
             return NotImplemented
         return comparable_bytes(self) == comparable_bytes(other)
@@ -276,21 +276,21 @@ class Value(
 
 
 def raw_constructor(kind: type[T]) -> Callable[..., T]:
-    """Return a constructor that skips `normalise`, for arguments that are normalised already.
+    """Return a constructor that skips `normalise`, for arguments that are already normalised.
 
-    All fields without a default have to be given; this is not checked.
+    The caller must pass all fields without a default; this is not checked.
     """
     call = StructMeta.__call__
     if issubclass(kind, Struct) and not kind.__match_args__:
-        # All fields go by name. Changing a copy is three times as fast as a new construction.
+        # All fields are keyword-only: `replace` on a copy is three times as fast as construction.
         required = [field.name for field in fields(kind) if field.required]
         return cast("Callable[..., T]", partial(replace, call(kind, **dict.fromkeys(required))))
-    # Bound to the type itself, which is faster than a partial; the type checker supports neither.
+    # A bound method is faster than a partial; type checkers support neither.
     return cast("Callable[..., T]", call.__get__(kind, StructMeta))
 
 
 def canonical_bytes(value: object) -> bytes:
-    """Encode a value canonically; unknown parts appear exactly as they were read."""
+    """Encode a value canonically, with the exact bytes of unknown parts."""
     return _encode(value, encode_fast, normalised=False)
 
 
@@ -306,23 +306,23 @@ def set_field(value: Value, name: str, content: object) -> None:
 
 
 def normalise_tuple(value: Value, name: str) -> None:
-    """Turn a list argument into a tuple."""
+    """Convert a list argument to a tuple."""
     content = getattr(value, name)
     if type(content) is not tuple:
         set_field(value, name, tuple(content))
 
 
 def normalise_extra(value: Value) -> None:
-    """Turn a plain mapping of unknown fields into an Extra."""
+    """Convert a plain mapping of unknown fields to an Extra."""
     if type(value.extra) is not Extra:
         set_field(value, "extra", Extra(value.extra) if value.extra else UNSET)
 
 
 def normalise_json(value: Value, *names: str) -> None:
-    """Refuse what JSON cannot hold in free fields, before encoding could lose it."""
+    """Convert the values of JSON fields to plain JSON; raise an error for other values."""
     for name in names:
         content = getattr(value, name)
-        # Most free fields are empty, and a call for each costs more than all other checks.
+        # Most of these fields are empty, and a call for each would be slower than all other checks.
         if content is not None and content is not UNSET and not is_json(content):
             fault = json_fault(content, f"$.{name}")
             if fault:
@@ -367,14 +367,13 @@ def _encode(value: object, encoder: Callable[[object], bytes], *, normalised: bo
     except EncodeError:
         raise
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        # msgspec does not name the path of what it cannot encode; it is searched after a failure
-        # only.
+        # Errors of msgspec have no path, so that it is searched after a failure.
         path, reason = _fault(value, "$") or ("$", str(error))
         raise EncodeError(reason, path=path) from None
 
 
 def _tree(value: object, *, normalised: bool) -> object:
-    """Return a value as plain objects, with unknown fields merged in."""
+    """Return a value as dicts and lists, with unknown fields merged in."""
     if isinstance(value, Value):
         return _value_tree(value, normalised=normalised)
     if isinstance(value, tuple):
@@ -411,7 +410,7 @@ def _fields_tree(value: Value, *, normalised: bool) -> dict[str, object]:
 
 
 def _fault(value: object, path: str) -> tuple[str, str] | None:
-    """Return the path and the description of the first part that cannot be written."""
+    """Return the path and the fault of the first part that cannot be encoded, or None."""
     if isinstance(value, Value):
         parts = [
             (join_path(path, f.encode_name), getattr(value, f.name)) for f in fields_of(type(value))

@@ -1,6 +1,7 @@
-"""Cost: tokens times rates, exactly, and what past messages would cost under another table.
+"""Cost: tokens times rates, exactly, and the cost of stored messages under another table.
 
-The amount is always ours: what a provider reports as charged is never used (M-181).
+The cost is always computed from the price table; a cost that a provider reports is not used
+(M-181).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,12 +22,12 @@ from metis.catalog.prices import Period, PriceTable, Tariff
 from metis.catalog.tables import added_price_tables, catalog, price_table, pricing_versions
 
 _shipped_prices = cache(price_table)
-# What providers report for the standard tier: OpenAI `default` or `auto`, Groq `on_demand`,
-# Anthropic `standard`.
 _COUNTS = (
     *("input_tokens", "cached_input_tokens", "cache_creation_input_tokens"),
     *("cache_creation_1h_input_tokens", "output_tokens"),
 )
+# The names of the standard tier: OpenAI `default` or `auto`, Groq `on_demand`, Anthropic
+# `standard`.
 _STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard"))
 
 
@@ -34,7 +35,7 @@ _ZERO = Decimal(0)
 
 
 class Cost(Decimal):
-    """An amount of US dollars with its breakdown; it compares and adds as a Decimal."""
+    """An amount of US dollars with its breakdown; arithmetic is that of Decimal."""
 
     model: str
     pricing_version: str
@@ -42,7 +43,7 @@ class Cost(Decimal):
     """The amount by bucket: `input`, `cached_read`, `cache_write`, `cache_write_1h`, `output`, and
     `server_tool.<name>` for charges per use; their sum is the amount."""
     notes: tuple[str, ...]
-    """What the table lacks, such as the rates of a service tier."""
+    """Information that the table does not have, such as the rates of a service tier."""
 
     def __new__(
         cls,
@@ -69,7 +70,7 @@ class Cost(Decimal):
         return f"Cost('{self}', model={self.model!r}, pricing_version={self.pricing_version!r})"
 
     def __reduce__(self) -> Any:
-        # Decimal pickles its digits only.
+        # Decimal would pickle only its digits.
         return partial(Cost, **self.__dict__), (Decimal(self),)
 
 
@@ -78,12 +79,12 @@ def cost(
 ) -> Cost:
     """Return the exact cost of a model call.
 
-    Without a table, the newest one dated up to `at` that has the model is used, else the oldest
-    later one. Without `at`, the rates are those in force on the date of the table.
+    Without `table`, the newest table up to `at` that has the model is used, else the oldest later
+    one. Without `at`, the rates are those of the date of the table.
     """
     chosen, model_id, period = _period(usage, model, at, table)
     tariff, notes = _tariff(period, usage.service_tier, at)
-    # Exact arithmetic: an amount that would have to be rounded is an error.
+    # In this context an amount that would have to be rounded raises an error.
     with localcontext(EXACT_CONTEXT):
         token_parts = _token_parts(usage, tariff)
         tool_parts, tool_notes = _tool_parts(usage, period)
@@ -103,7 +104,7 @@ def price(
     """Return a usage with its cost and the version of the price table."""
     chosen, _, period = _period(usage, model, at, table)
     tariff, _ = _tariff(period, usage.service_tier, at)
-    # The sum of `cost` without its breakdown, which is not read after each response.
+    # The sum of `cost` without the breakdown, which is not needed after each response.
     with localcontext(EXACT_CONTEXT):
         amount = sum(_token_parts(usage, tariff).values(), _ZERO)
         if usage.server_tool_requests:
@@ -126,7 +127,7 @@ def _period(
 
 
 class RepricedMessage(Struct, frozen=True, kw_only=True):
-    """A message's stored cost beside its cost under another table."""
+    """The stored cost of a message, and its cost under another table."""
 
     message_id: str
     model: str
@@ -136,7 +137,7 @@ class RepricedMessage(Struct, frozen=True, kw_only=True):
 
 
 class UnpricedMessage(Struct, frozen=True, kw_only=True):
-    """A message that the table cannot price, and why; its cost is unknown, not zero."""
+    """A message that the table cannot price, and the reason; its cost is unknown, not zero."""
 
     message_id: str
     model: str | None
@@ -145,13 +146,13 @@ class UnpricedMessage(Struct, frozen=True, kw_only=True):
 
 
 class Repricing(Struct, frozen=True, kw_only=True):
-    """What stored messages would cost under another table."""
+    """The cost of stored messages under another table."""
 
     pricing_version: str
     repriced: tuple[RepricedMessage, ...]
     unpriced: tuple[UnpricedMessage, ...]
     without_usage_count: int
-    """Messages that cost nothing because no model wrote them, such as those of the user."""
+    """The number of messages without a usage, such as those of the user."""
 
     @property
     def old_total_usd(self) -> Decimal:
@@ -172,10 +173,10 @@ class Repricing(Struct, frozen=True, kw_only=True):
 def reprice(
     messages: Iterable[Message], table: PriceTable | str, *, at_creation: bool = False
 ) -> Repricing:
-    """Return what messages would cost under a table or version; the messages are not changed.
+    """Return the cost of messages under a table or version; the messages are not changed.
 
-    The rates are those in force on the date of the table, or with `at_creation` those that the
-    table gives for the time of each message.
+    The rates are those of the date of the table or, with `at_creation`, those of the table for the
+    time of each message.
     """
     chosen = price_table(table) if isinstance(table, str) else table
     repriced: list[RepricedMessage] = []
@@ -242,7 +243,7 @@ def _choose_table(model: str, day: date | None, table: PriceTable | None) -> tup
     version, model_id = _shipped_choice(model, day)
     if version is not None:
         return _shipped_prices(version), model_id
-    # Plugins price what no table of metis does.
+    # Tables of plugins are used only for models that no table of metis has.
     for added, prices in added_price_tables().items():
         if model_id in prices.models:
             return _shipped_prices(f"{pricing_versions()[-1]}+{added}"), model_id
@@ -253,7 +254,7 @@ def _choose_table(model: str, day: date | None, table: PriceTable | None) -> tup
 def _shipped_choice(model: str, day: date | None) -> tuple[str | None, str]:
     """Return the version of the shipped table that has a model, or None, and the model's id.
 
-    An import of a long session prices each response of the same few models.
+    Cached, because the import of a long session prices many responses of a few models.
     """
     model_id = _canonical_id(model, _shipped_prices())
     # A model may be missing in older tables that were valid at the time.
@@ -264,7 +265,7 @@ def _shipped_choice(model: str, day: date | None) -> tuple[str | None, str]:
 
 
 def _canonical_id(model: str, table: PriceTable) -> str:
-    """Return the canonical id; a name of that form may have a price without being catalogued."""
+    """Return the canonical id of a model; an id may have a price without being in the catalogue."""
     # A user's table may price models that the catalogue does not have.
     if model in table.models:
         return model
@@ -275,7 +276,7 @@ def _canonical_id(model: str, table: PriceTable) -> str:
 
 
 def _versions_by_preference(day: date | None) -> Iterator[str]:
-    """Yield the newest table up to a day first, back to the oldest; then the later ones."""
+    """Yield the versions up to a day from newest to oldest, then the later ones from the oldest."""
     versions = pricing_versions()
     newest = versions[-1] if day is None else day.isoformat()
     yield from reversed([version for version in versions if version <= newest])
@@ -289,7 +290,7 @@ def _day(at: datetime) -> date:
 def _tariff(
     period: Period, service_tier: object, at: datetime | None
 ) -> tuple[Tariff, tuple[str, ...]]:
-    """Return the tariff for a service tier and a time, and notes on what the table lacks."""
+    """Return the tariff for a service tier and a time, and notes on missing information."""
     name = service_tier.lower() if isinstance(service_tier, str) else ""
     if name in period.service_tiers:
         return period.service_tiers[name], ()
@@ -297,8 +298,8 @@ def _tariff(
     if name not in _STANDARD_TIERS or not isinstance(service_tier, str | None):
         notes = (f"no rates for service tier {service_tier!r}: standard rates used",)
     if at is None:
-        unknown_hour = ("peak hours ignored: no time given",) if period.peak_hours else ()
-        return period.standard, (*notes, *unknown_hour)
+        peak_notes = ("peak hours ignored: no time given",) if period.peak_hours else ()
+        return period.standard, (*notes, *peak_notes)
     for peak in period.peak_hours:
         if peak.contains(at):
             return peak.tariff, notes
@@ -324,7 +325,7 @@ def _tool_parts(usage: Usage, period: Period) -> tuple[dict[str, Decimal], tuple
     notes: list[str] = []
     for tool, count in sorted((usage.server_tool_requests or {}).items()):
         charge = period.per_use_usd.get(tool)
-        # An unknown charge is noted, because counting it as zero would hide it.
+        # Counting an unknown charge as zero would hide it, so that a note reports it.
         if charge is None and count:
             notes.append(f"no charge known for server tool {tool!r}: {count} uses not priced")
         elif charge is not None:

@@ -1,6 +1,6 @@
-"""Currencies: rates that a provider states in another currency, converted to US dollars.
+"""Currencies: conversion of rates in another currency to US dollars.
 
-A price table may state the value of one unit of another currency, and price models in it::
+A price table may contain the exchange rate of another currency, and prices of models in it::
 
     [currencies]
     CNY = 0.14
@@ -8,8 +8,8 @@ A price table may state the value of one unit of another currency, and price mod
     [models]
     "deepseek:deepseek-v4-pro" = { currency = "CNY", input_per_mtok = 2, output_per_mtok = 8 }
 
-The keys are those of dollar rates without their `_usd`. A version of a table has one exchange rate
-per currency, so that what was priced under it never changes.
+The keys are those of dollar rates without `_usd`. Each version of a table has a fixed exchange rate
+per currency, so that costs computed with it never change.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _Fields = dict[str, Any]
 
 
 def exact_decimal(value: object) -> Decimal | None:
-    """Convert a number or a text exactly; None for floats, which have lost digits already."""
+    """Convert a number or a text exactly; None for floats, which may already have lost digits."""
     if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
         return None
     try:
@@ -44,7 +44,7 @@ def exact_decimal(value: object) -> Decimal | None:
 
 
 def read_currencies(data: object, problems: list[Problem]) -> dict[str, Decimal]:
-    """Read what one unit of each currency is worth in US dollars."""
+    """Read the value of one unit of each currency in US dollars."""
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -72,7 +72,7 @@ def convert_to_usd(
     if usd_per_unit is None:
         text = f"the table has no exchange rate for {fields['currency']!r}"
         problems.append(Problem(f"{path}.currency", "KX-17", text))
-        # Reading goes on, so that the other problems of the table are reported as well.
+        # Continue, so that all problems of the table are reported.
         usd_per_unit = Decimal(1)
     return _convert_fields({key: fields[key] for key in fields if key != "currency"}, usd_per_unit)
 
@@ -84,7 +84,9 @@ def _convert_fields(fields: _Fields, usd_per_unit: Decimal) -> _Fields:
             converted[f"{key}_usd"] = _to_usd(value, usd_per_unit)
         elif key == "per_use" and isinstance(value, dict):
             charges = cast("_Fields", value).items()
-            converted["per_use_usd"] = {name: _to_usd(one, usd_per_unit) for name, one in charges}
+            converted["per_use_usd"] = {
+                name: _to_usd(charge, usd_per_unit) for name, charge in charges
+            }
         else:
             converted[key] = _convert_nested(value, usd_per_unit)
     return converted
@@ -100,7 +102,7 @@ def _convert_nested(value: Any, usd_per_unit: Decimal) -> Any:
 
 
 def _to_usd(value: object, usd_per_unit: Decimal) -> object:
-    """Convert an amount; what is not an amount is refused by the reader of the price table."""
+    """Convert an amount; any other value is returned for the price table reader to report."""
     amount = exact_decimal(value)
     if amount is None:
         return value

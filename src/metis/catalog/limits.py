@@ -1,7 +1,7 @@
-"""Ranges and limits of requests, as data: what a host refuses although its API has the option.
+"""Ranges and limits of requests, as data: values that a host rejects although it has the option.
 
-`data/limits.toml` has one row per rule, each with its source. Of the rows for one option, the first
-that matches host and model applies.
+`data/limits.toml` has one row per rule, each with its source. For each option, the first row that
+matches host and model applies.
 """
 
 import re
@@ -25,42 +25,42 @@ SHARED_LIMITS = frozenset(
         "top_p",
     }
 )
-"""What a row may limit beside native keys, which it names with the protocol's key."""
+"""The names that a row may limit; any other name is the path of a native key."""
 
 
 class LimitRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of one option at some hosts."""
 
     hosts: tuple[str, ...]
-    """Names of providers, where * matches anything."""
+    """Patterns of provider names; * matches any text."""
     models: tuple[str, ...] = ("*",)
-    """Canonical ids of models, where * matches anything."""
+    """Patterns of canonical model ids; * matches any text."""
     option: str
     """A shared option, `tools`, `tool_name`, `call_id`, or the path of a native key."""
     least: float | None = None
     most: float | None = None
-    """The range of a number; a value outside of it becomes the nearest one within."""
+    """The range of a number; a value outside of it is replaced by the nearest one inside."""
     max_items: int | None = None
-    """How many items a list or an object may have."""
+    """The most items of a list or an object."""
     max_length: int | None = None
-    """How many characters a text, or a text in a list or an object, may have."""
+    """The most characters of a text, or of each text in a list or an object."""
     max_key_length: int | None = None
-    """How many characters a key of an object may have."""
+    """The most characters of a key of an object."""
     pattern: str | None = None
-    """The regular expression that a text has to match as a whole."""
+    """A regular expression that the whole text must match."""
     visible: bool = False
-    """Whether a text without a visible character is refused."""
+    """Whether a text without a visible character is rejected."""
     not_empty: bool = False
-    """Whether an empty text is refused."""
+    """Whether an empty text is rejected."""
     source: str
-    """Where the rule is documented, or the report of a refusal."""
+    """The documentation of the rule, or a report of a rejected request."""
 
     def applies_to(self, host: str, model: str) -> bool:
-        """Whether the rule holds for a model at a host."""
+        """Whether the rule applies to a model at a host."""
         return _matches(host, self.hosts) and _matches(model, self.models)
 
     def nearest(self, value: float) -> float:
-        """Return a number within the range, the same one if it is there already."""
+        """Return the number within the range that is nearest to a value."""
         if self.least is not None and value < self.least:
             return int(self.least) if self.least.is_integer() else self.least
         if self.most is not None and value > self.most:
@@ -68,13 +68,13 @@ class LimitRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return value
 
     def accepts(self, text: str) -> bool:
-        """Whether a text has no more characters, and no others, than the host accepts."""
+        """Whether a text satisfies the maximum length and the pattern."""
         is_short = self.max_length is None or len(text) <= self.max_length
         return is_short and (self.pattern is None or bool(re.fullmatch(self.pattern, text)))
 
     @property
     def range_text(self) -> str:
-        """The range in words."""
+        """The range as text, such as `0 to 1`."""
         if self.most is None:
             return f"{self.least:g} or more"
         return f"{self.least or 0:g} to {self.most:g}"
@@ -89,7 +89,7 @@ class LimitTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     rules: tuple[LimitRule, ...] = ()
     output_within_window: tuple[str, ...] = ()
-    """Models that refuse a prompt and an output limit that exceed the window together."""
+    """Models that reject a request if prompt and output limit together exceed the window."""
 
     def limits_for(self, host: str, model: str) -> Mapping[str, LimitRule]:
         """Return the rules of a model at a host by option; the first row of an option applies."""
@@ -100,7 +100,7 @@ class LimitTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return rules
 
     def counts_output(self, model: str) -> bool:
-        """Whether prompt and output limit of a model have to fit into its window together."""
+        """Whether prompt and output limit of a model must fit into its window together."""
         return _matches(model, self.output_within_window)
 
 

@@ -1,7 +1,7 @@
-"""Rules for single models: output formats, reasoning levels and refused options.
+"""Rules for single models: output formats, reasoning levels and rejected options.
 
-Each table is a list of rules with patterns of canonical model ids; of the rules for output and for
-reasoning, the first that matches a model applies to it.
+Each table is a list of rules with patterns of canonical model ids. For output and reasoning, the
+first rule that matches a model applies.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ OutputKind = Literal["schema", "object"]
 SchemaDialect = Literal["json", "openapi"]
 """JSON Schema, or the OpenAPI dialect with upper-case types."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""How much a model thinks, from not at all to as much as it can."""
+"""How much a model thinks, from not at all to the maximum."""
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
-"""The levels, from the least to the most."""
+"""The levels in ascending order."""
 ReasoningForm = Literal[
     "adaptive", "between", "budget", "default", "effort", "level", "reasoning", "think", "thinking"
 ]
-"""How a request states the level; models without a form do not accept one."""
+"""The form of the level in a request; models without a form do not accept one."""
 EFFORT_BUDGETS: Mapping[Effort, int] = {
     "minimal": 1024,
     "low": 2048,
@@ -33,7 +33,7 @@ EFFORT_BUDGETS: Mapping[Effort, int] = {
     "xhigh": 32_768,
     "max": 65_536,
 }
-"""About how many tokens a level is worth, for models that take a budget in tokens."""
+"""The token budgets for the levels, for models that accept only a budget."""
 
 _Table = TypeVar("_Table", bound=Struct)
 
@@ -43,17 +43,17 @@ def _matches(model: str, patterns: tuple[str, ...]) -> bool:
 
 
 class OutputRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which structured output some models support."""
+    """The structured output that some models support."""
 
     models: tuple[str, ...] = ()
     supports: tuple[OutputKind, ...] = ()
-    """What the provider itself enforces."""
+    """The kinds of output that the provider enforces."""
     strict_schemas: bool = True
-    """Whether the flag that enforces a schema is supported, where the API has one."""
+    """Whether the flag that enforces a schema is supported, if the API has one."""
     with_tools: bool = True
     """Whether structured output is supported in a request with tools."""
     dialect: SchemaDialect = "json"
-    """How a schema is written for these models."""
+    """The dialect of schemas for these models."""
     needs_json_mention: bool = False
     """Whether the conversation must contain the word JSON when any object is requested."""
 
@@ -75,26 +75,26 @@ class OutputTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ReasoningRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the reasoning effort of some models is set, and what they refuse while thinking."""
+    """The reasoning option of some models, and what they reject while thinking."""
 
     models: tuple[str, ...]
     form: ReasoningForm | None = None
     efforts: tuple[Effort, ...] = ()
-    """The levels that are accepted; `none` is among them if thinking can be switched off."""
+    """The accepted levels, with `none` if thinking can be switched off."""
     budget: tuple[int, int] | None = None
     """The smallest and the largest thinking budget in tokens."""
     budget_below_max_tokens: bool = False
-    """Whether a budget has to be smaller than the output limit of the request."""
+    """Whether a budget must be smaller than the output limit of the request."""
     on_by_default: bool = False
-    """Whether the model thinks unless the request says otherwise."""
+    """Whether the model thinks if the request does not set the option."""
     refused_options: tuple[str, ...] = ()
-    """Options that are refused while the model thinks."""
+    """Options that are rejected while the model thinks."""
     forced_tools: bool = True
     """Whether a tool call can be forced while the model thinks."""
     no_tools_in: tuple[str, ...] = ()
-    """The protocols in which the model cannot think and have tools at once."""
+    """The protocols in which the model cannot think in a request with tools."""
     needs_thinking_before_calls: bool = False
-    """Whether a tool call whose result is sent has to follow a thinking block."""
+    """Whether a tool call in the history must follow a thinking block."""
 
     @property
     def enabling_efforts(self) -> tuple[Effort, ...]:
@@ -107,11 +107,11 @@ class ReasoningRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return "none" in self.efforts
 
     def nearest_effort(self, effort: Effort) -> Effort:
-        """Return the accepted level next to another one; of two equally near the higher.
+        """Return the accepted level that is nearest to another one; of two, the higher.
 
-        A request for thinking gets some, and a request for none gets the least that there is.
+        A level other than `none` never becomes `none`; `none` may become the lowest level.
         """
-        # A level that the model does not have would be refused with status 400.
+        # Providers reject a level that the model does not have with 400.
         if effort in self.efforts:
             return effort
         rank = EFFORTS.index(effort)
@@ -122,11 +122,11 @@ class ReasoningRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def effort_for(budget_tokens: int) -> Effort:
-    """Return the level that comes near a number of tokens."""
+    """Return the lowest level whose budget is at least a number of tokens; at most `max`."""
     if budget_tokens <= 0:
         return "none"
-    for effort, worth in EFFORT_BUDGETS.items():
-        if budget_tokens <= worth:
+    for effort, budget in EFFORT_BUDGETS.items():
+        if budget_tokens <= budget:
             return effort
     return "max"
 
@@ -142,7 +142,7 @@ class ReasoningTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _OptionRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """One rule: the options, and the models that it applies to."""
+    """One rule: options, and patterns of the models that it applies to."""
 
     models: tuple[str, ...]
     options: tuple[str, ...]
@@ -160,23 +160,23 @@ class _CacheRow(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OptionRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options that single models refuse, although their provider's API has them."""
+    """Options that single models reject, although the API of their provider has them."""
 
     refuses: tuple[_OptionRow, ...] = ()
     conflicts: tuple[_OptionRow, ...] = ()
     least_cached: tuple[_CacheRow, ...] = ()
 
     def refused_options(self, model: str) -> frozenset[str]:
-        """Return the options that a model refuses."""
+        """Return the options that a model rejects."""
         rows = (row for row in self.refuses if row.applies_to(model))
         return frozenset(option for row in rows for option in row.options)
 
     def min_cached_tokens(self, model: str) -> int:
-        """Return how many tokens a prefix needs to be cached; 0 if that is not known."""
+        """Return the shortest prefix, in tokens, that a model caches; 0 if it is unknown."""
         return next((r.tokens for r in self.least_cached if _matches(model, r.models)), 0)
 
     def exclusive_options(self, model: str) -> tuple[tuple[str, ...], ...]:
-        """Return groups of options of which a model accepts one: the first that is set."""
+        """Return groups of options of which a model accepts only one; the first one is sent."""
         return tuple(row.options for row in self.conflicts if row.applies_to(model))
 
 
@@ -191,7 +191,7 @@ def read_reasoning_rules(data: Mapping[str, object]) -> ReasoningTable:
 
 
 def read_option_rules(data: Mapping[str, object]) -> OptionRules:
-    """Read the refused options from the data of a TOML file."""
+    """Read the option rules from the data of a TOML file."""
     return _convert(data, OptionRules, "T183", "the option rules cannot be used")
 
 

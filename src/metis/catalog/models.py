@@ -1,4 +1,4 @@
-"""Catalog: known models, what each can do, and their aliases.
+"""Catalog: known models, their capabilities and limits, and aliases.
 
 A catalogue is read from the data of a TOML file::
 
@@ -12,9 +12,9 @@ A catalogue is read from the data of a TOML file::
     [aliases]
     haiku = "anthropic:claude-haiku-4-5"
 
-What a provider supports applies to all of its models; a model adds to it with `supports` and
-removes from it with `lacks`. A file that is laid over another one states its providers itself, or
-everything that its models support.
+The capabilities of a provider apply to all of its models; a model adds capabilities with `supports`
+and removes them with `lacks`. An overlay does not inherit providers of the base: it must contain
+its own, or all capabilities of its models.
 """
 
 import difflib
@@ -36,12 +36,12 @@ from metis.canonical.errors import (
     UnknownModelError,
 )
 
-# Providers choose names, which may contain "/" and ":" (`openrouter:deepseek/deepseek-r1:free`).
+# Names of providers may contain "/" and ":", such as `openrouter:deepseek/deepseek-r1:free`.
 _MODEL_ID = re.compile(r"([a-z0-9][a-z0-9_.-]*):([!-~]+)")
 
 
 class ModelId(Struct, frozen=True, order=True):
-    """The canonical id of a model: its provider, and its name there."""
+    """The canonical id of a model: the provider, and the name of the model."""
 
     provider: str
     name: str
@@ -67,12 +67,12 @@ def is_model_id(text: str) -> bool:
 
 
 _Row = TypeVar("_Row", bound=Struct)
-# `sonnet-4-6` may stand for `anthropic:claude-sonnet-4-6`, but `nnet-4-6` may not.
+# `sonnet-4-6` is a suffix of `anthropic:claude-sonnet-4-6`, but `nnet-4-6` is not.
 _SUFFIX_BOUNDARIES = (":", "/", "-")
 
 
 class AdapterCapabilities(Struct, frozen=True, kw_only=True):
-    """What a model accepts, and its limits; a wrong `True` would make a model swap fail."""
+    """The capabilities and limits of a model; with a wrong `True` a model swap would fail."""
 
     supports_thinking: bool
     supports_images: bool
@@ -90,7 +90,7 @@ class AdapterCapabilities(Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):
-    """One model: its canonical id, its aliases and what it can do."""
+    """One model: its canonical id, aliases and capabilities."""
 
     id: str
     aliases: tuple[str, ...] = ()
@@ -99,11 +99,11 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     supports_audio: bool = False
     supports_video: bool = False
     supports_embeddings: bool = False
-    """Whether it returns embeddings; metis does not request them."""
+    """Whether the model returns embeddings; metis does not request them."""
     deprecated_on: date | None = None
-    """The day on which the provider stops or stopped serving it, where known."""
+    """The day on which the provider stops serving the model, if it is known."""
     wire_name: str
-    """The name that the provider uses; in most cases the part of the id after the colon."""
+    """The name of the model in requests; usually the part of the id after the colon."""
 
     @property
     def provider(self) -> str:
@@ -122,7 +122,7 @@ class Catalog(Struct, frozen=True, kw_only=True):
         return self.entries[self.resolve(name)]
 
     def capabilities(self, name: str) -> AdapterCapabilities:
-        """Return what the named model can do."""
+        """Return the capabilities of the model with this id, alias or suffix."""
         return self.model(name).capabilities
 
     def models(self, provider: str | None = None) -> tuple[ModelInfo, ...]:
@@ -134,13 +134,13 @@ class Catalog(Struct, frozen=True, kw_only=True):
         )
 
     def resolve(self, name: str) -> str:
-        """Return the canonical id of an id, an alias or a suffix that fits one model only."""
+        """Return the canonical id for an id, an alias or a suffix of exactly one model."""
         if name in self.entries:
             return name
         alias = self.aliases.get(name.lower())
         if alias is not None:
             return alias
-        # Only ids and aliases are exact; a suffix must fit a single model.
+        # Unlike ids and aliases, a suffix may fit several models.
         candidates = sorted(model for model in self.entries if _is_suffix(name, model))
         if len(candidates) > 1:
             raise AmbiguousModelError(name, candidates)
@@ -154,13 +154,13 @@ class Catalog(Struct, frozen=True, kw_only=True):
 
     def _hint(self, name: str) -> str:
         names = [*self.aliases, *self.entries]
-        # Part of a name is more likely meant than another name of the same length.
-        longer = sorted((each for each in names if name.lower() in each.lower()), key=len)
-        near = longer[:3] if name else []
-        near = near or difflib.get_close_matches(name, names, n=3)
-        # The instructions for adding a model would hide the likely misspelling.
-        if near:
-            return f"did you mean {' or '.join(near)}?"
+        # A part of a name is a better match than another name of similar spelling.
+        containing = (candidate for candidate in names if name.lower() in candidate.lower())
+        matches = sorted(containing, key=len)[:3] if name else []
+        matches = matches or difflib.get_close_matches(name, names, n=3)
+        # For a likely misspelling, instructions for adding a model would be confusing.
+        if matches:
+            return f"did you mean {' or '.join(matches)}?"
         model = name if is_model_id(name) else f"<provider>:{name}"
         return (
             "add it to a TOML file and read that with catalog(overlay=path):\n"
@@ -171,7 +171,7 @@ class Catalog(Struct, frozen=True, kw_only=True):
 
 
 class _ProviderRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """What applies to all models of a provider."""
+    """The capabilities of all models of a provider."""
 
     supports: frozenset[str] = frozenset()
     accepted_image_media_types: tuple[str, ...] = ()
@@ -200,7 +200,10 @@ _SECTIONS = frozenset(("version", "source", "providers", "models", "aliases"))
 
 
 def read_catalog(data: Mapping[str, object], *, base: Catalog | None = None) -> Catalog:
-    """Read a catalogue from plain data, over another one if given; every problem is reported."""
+    """Read a catalogue from the data of a TOML file, as an overlay of `base` if it is given.
+
+    Raises CatalogDataError with all problems of the data.
+    """
     problems = [
         Problem(f"$.{name}", "M-179", f"no section is called {name!r}")
         for name in data
@@ -232,7 +235,7 @@ def _read_providers(data: Mapping[str, object], problems: list[Problem]) -> dict
 def _rows(
     data: Mapping[str, object], section: str, kind: type[_Row], problems: list[Problem]
 ) -> Iterator[tuple[str, _Row]]:
-    """Yield the rows of a section as Structs; a row of another shape is a problem."""
+    """Yield the rows of a section as Structs; a row with other fields is a problem."""
     content = data.get(section, {})
     if not isinstance(content, dict):
         problems.append(Problem(f"$.{section}", "M-179", "must be a table of tables"))
@@ -254,7 +257,7 @@ def _model_problems(
         yield Problem(path, "M-214", "limits must be token counts above zero")
     if row.supports & row.lacks:
         yield Problem(path, "M-203", "a capability is both in `supports` and in `lacks`")
-    # Without media types every image would be refused before it is sent.
+    # Without media types every image would be rejected before it is sent.
     if "images" in row.supports and not _image_media_types(row, provider):
         yield Problem(
             path, "M-216", "a model with images must name the media types that it accepts"
@@ -273,7 +276,7 @@ def _image_media_types(row: _ModelRow, provider: _ProviderRow) -> tuple[str, ...
 
 
 def _model_info(model: str, row: _ModelRow, provider: _ProviderRow) -> ModelInfo:
-    # Rows state differences to their provider, which keeps the generated table short.
+    # Rows contain only differences to their provider, so that the generated table is short.
     supports = (provider.supports | row.supports) - row.lacks
     flags = {f"supports_{flag}": flag in supports for flag in _CAPABILITY_FLAGS}
     has_images = "images" in supports
@@ -306,7 +309,7 @@ def _read_aliases(
         path = f'$.aliases."{alias}"'
         if alias in entries or is_model_id(alias):
             problems.append(Problem(path, "M-180", "a canonical id cannot be an alias"))
-        # Look-ups are case-insensitive, and done in lower case.
+        # Look-ups convert names to lower case.
         if alias != alias.lower():
             problems.append(Problem(path, "M-180", "aliases must be in lower case"))
         if target not in entries:
@@ -352,13 +355,13 @@ _FLAG_NAMES: Mapping[Capability, str] = {
     Capability.PARALLEL_TOOLS: "parallel_tool_calls",
     Capability.VISION: "images",
 }
-"""The flags that are not named like their capability."""
+"""The flags whose name differs from that of their capability."""
 
 
 def capability_set(
     capabilities: AdapterCapabilities, info: ModelInfo | None = None
 ) -> frozenset[Capability]:
-    """Return what a model can do; some of it is known only of models in a catalogue."""
+    """Return the capabilities of a model; some are known only with `info` from a catalogue."""
     fields = {name: f"supports_{_FLAG_NAMES.get(name, name)}" for name in Capability}
     return frozenset(
         name

@@ -1,4 +1,4 @@
-"""PriceTable: what models cost, by version and date.
+"""PriceTable: the prices of models, by version and date.
 
 A table is read from the data of a TOML file::
 
@@ -11,16 +11,16 @@ A table is read from the data of a TOML file::
 
 Rates are US dollars per million tokens, or in another currency of the table (see
 `metis.catalog.currency`). A model has one set of rates, or a list of them with `starts_on` dates.
-Beside the rates a set may hold
+In addition to the rates a set may contain
 
 - `long_context`: rates with `above_tokens`, for prompts longer than that;
 - `service_tiers`: by name, other rates or a `multiplier` of the standard ones;
 - `peak_hours`: rates with `starts_at` and `ends_at`, for those hours of the day in UTC;
 - `per_use_usd`: charges per request of a server-side tool.
 
-Rates that are absent have a default (M-188): reading from a cache and writing to it cost as much as
-uncached input; writing for one hour costs twice the input rate where five-minute writes have a
-rate, and as much as uncached input where they have none. The default follows the tier in force.
+Missing rates have a default (M-188): cache reads and writes cost as much as uncached input. Writes
+for one hour cost twice the input rate if five-minute writes have a rate, otherwise as much as
+uncached input. The defaults derive from the rates of the tier that applies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +37,13 @@ from metis.catalog.currency import EXACT_CONTEXT, convert_to_usd, exact_decimal,
 from metis.catalog.models import is_model_id
 
 _MAX_RATE = 1_000_000
-# Finer digits are a sign of a binary float such as 0.30000000000000004.
+# Finer digits come from a binary float such as 0.30000000000000004.
 _FINEST_RATE = Decimal("1E-12")
 _ROUNDING_CONTEXT = Context(prec=40, traps=[])
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """US dollars per million tokens; an absent cache rate has a default."""
+    """US dollars per million tokens; a missing cache rate has a default."""
 
     input_per_mtok_usd: Decimal
     output_per_mtok_usd: Decimal
@@ -60,7 +60,7 @@ class Rates(Struct, frozen=True, kw_only=True):
             self.cache_write_1h_per_mtok_usd,
         )
         if write_1h is None:
-            # Anthropic charges twice the input rate for writing to its one-hour cache.
+            # Anthropic charges twice the input rate for writes to its one-hour cache.
             write_1h = uncached if write is None else _multiply(uncached, Decimal(2))
         return {
             "input": uncached,
@@ -71,9 +71,9 @@ class Rates(Struct, frozen=True, kw_only=True):
         }
 
     def times(self, multiplier: Decimal) -> "Rates":
-        """Return these rates, each multiplied."""
-        stated = {name: rate for name, rate in asdict(self).items() if rate is not None}
-        return Rates(**{name: _multiply(rate, multiplier) for name, rate in stated.items()})
+        """Return the rates multiplied by a factor."""
+        rates = {name: rate for name, rate in asdict(self).items() if rate is not None}
+        return Rates(**{name: _multiply(rate, multiplier) for name, rate in rates.items()})
 
 
 def _multiply(rate: Decimal, multiplier: Decimal) -> Decimal:
@@ -95,17 +95,17 @@ class Tariff(Struct, frozen=True):
     long_context: tuple[LongContext, ...] = ()
 
     def rates_for(self, prompt_tokens: int) -> Rates:
-        """Return the rates for all of a prompt; at the limit itself the lower ones apply (T151)."""
-        chosen = self.rates
-        # Gemini and Anthropic price all tokens of a long prompt at the higher rate, not only those
-        # above the limit.
+        """Return the rates for a prompt; exactly at the limit the lower ones apply (T151)."""
+        rates = self.rates
+        # Gemini and Anthropic charge the higher rate for all tokens of a long prompt, not only for
+        # those above the limit.
         for tier in self.long_context:
             if prompt_tokens > tier.above_tokens:
-                chosen = tier.rates
-        return chosen
+                rates = tier.rates
+        return rates
 
     def times(self, multiplier: Decimal) -> "Tariff":
-        """Return this tariff with every rate multiplied."""
+        """Return the tariff with all rates multiplied by a factor."""
         return Tariff(
             rates=self.rates.times(multiplier),
             long_context=tuple(
@@ -115,23 +115,23 @@ class Tariff(Struct, frozen=True):
 
 
 class PeakHours(Struct, frozen=True):
-    """A tariff for some hours of every day, in UTC; the end itself is outside."""
+    """A tariff for some hours of every day, in UTC; the end is exclusive."""
 
     starts_at: time
     ends_at: time
     tariff: Tariff
 
     def contains(self, at: datetime) -> bool:
-        """Return whether a time lies within these hours."""
-        now = at.astimezone(UTC).time()
+        """Return whether a time is within these hours."""
+        time_of_day = at.astimezone(UTC).time()
         if self.starts_at <= self.ends_at:
-            return self.starts_at <= now < self.ends_at
+            return self.starts_at <= time_of_day < self.ends_at
         # The hours may span midnight in UTC.
-        return now >= self.starts_at or now < self.ends_at
+        return time_of_day >= self.starts_at or time_of_day < self.ends_at
 
 
 class Period(Struct, frozen=True, kw_only=True):
-    """What a model costs from a day on."""
+    """The prices of a model from a day on."""
 
     starts_on: date | None = None
     standard: Tariff
@@ -142,7 +142,7 @@ class Period(Struct, frozen=True, kw_only=True):
 
 
 class ModelPrices(Struct, frozen=True):
-    """What a model costs, in periods from the oldest to the newest."""
+    """The prices of a model, in periods from the oldest to the newest."""
 
     periods: tuple[Period, ...]
 
@@ -150,7 +150,7 @@ class ModelPrices(Struct, frozen=True):
         """Return the period with the latest start up to a day; without a day, the newest one."""
         if day is None:
             return self.periods[-1]
-        # Before the first start, its rates are the best guess.
+        # Before the first period, its rates are the best estimate.
         started = [period for period in self.periods if (period.starts_on or date.min) <= day]
         return started[-1] if started else self.periods[0]
 
@@ -164,24 +164,24 @@ class PriceTable(Struct, frozen=True, kw_only=True):
 
     @property
     def dated_on(self) -> date | None:
-        """The day that the version starts with, if it does."""
+        """The date at the start of the version; None if it does not start with a date."""
         try:
             return date.fromisoformat(self.pricing_version[:10])
         except ValueError:
             return None
 
     def prices(self, model: str) -> ModelPrices:
-        """Return the prices of a canonical model id; a missing one is an error, never free."""
+        """Return the prices of a canonical model id; raise UnpricedModelError if there are none."""
         prices = self.models.get(model)
         if prices is None:
-            # A missing price must not read as free of charge.
+            # Without the error a missing price would count as zero.
             raise UnpricedModelError(model, self.pricing_version, _hint(model))
         return prices
 
     def with_overlay(self, overlay: "PriceTable") -> "PriceTable":
-        """Return this table with the overlay's models added or replaced; the version names both."""
+        """Return this table with the models of an overlay added or replaced."""
         return PriceTable(
-            # Costs record the version; the name of both tables shows that a user's rates may apply.
+            # Costs record the version, which must show that rates of the overlay may apply.
             pricing_version=f"{self.pricing_version}+{overlay.pricing_version}",
             source=f"{self.source}; {overlay.source}",
             models={**self.models, **overlay.models},
@@ -239,8 +239,8 @@ def _read_model(
     else:
         paths = [(row, path)]
     periods = [
-        _read_period(convert_to_usd(period, currencies, at, problems), at, problems)
-        for period, at in paths
+        _read_period(convert_to_usd(period, currencies, place, problems), place, problems)
+        for period, place in paths
     ]
     problems += _period_problems(periods, path)
     return ModelPrices(tuple(periods))
@@ -295,7 +295,7 @@ def _read_tariff(fields: Mapping[str, object], path: str, problems: list[Problem
 
 
 def _read_rates(fields: Mapping[str, object], path: str, problems: list[Problem]) -> Rates:
-    # The rates without a default are read even if absent, which reports the problem.
+    # Rates without a default are read even if they are missing, which reports the problem.
     names = [name for name in Rates.__struct_fields__ if name in fields or name in _REQUIRED_RATES]
     return Rates(**{name: _amount(fields.get(name), f"{path}.{name}", problems) for name in names})
 
@@ -341,7 +341,7 @@ def _day(value: object, path: str, problems: list[Problem]) -> date | None:
 
 
 def _amount(value: object, path: str, problems: list[Problem]) -> Decimal:
-    """Return an exact amount, not below zero; floats have lost digits already and are refused."""
+    """Return an exact, non-negative amount; a float, which may have lost digits, is a problem."""
     try:
         amount = _exact(value)
     except InvalidValueError as error:
@@ -356,7 +356,7 @@ def _exact(value: object) -> Decimal:
         raise InvalidValueError(f"{value!r} is not an exact decimal number")
     if not amount.is_finite() or not 0 <= amount <= _MAX_RATE:
         raise InvalidValueError(f"{value} is not between 0 and {_MAX_RATE}")
-    # Rates come from files: a float that was printed there shows in its digits.
+    # Rates are from files; a printed binary float is recognised by its digits.
     if amount != amount.quantize(_FINEST_RATE, context=_ROUNDING_CONTEXT):
         raise InvalidValueError(f"{value} is finer than {_FINEST_RATE}, as if it had been a float")
     return amount

@@ -1,4 +1,4 @@
-"""The only reader of the data files: the tables that metis ships, and a user's file over them."""
+"""The tables in the data files of metis, with overlays from users' files and plugins."""
 
 import tomllib
 from collections.abc import Mapping
@@ -22,21 +22,21 @@ from metis.catalog.prices import PriceTable, read_price_table
 from metis.catalog.tokens import TokenTable, read_token_table
 from metis.plugins import PRICE_TABLES, Plugin, load_plugins
 
-# Not `importlib.resources`, which loads the readers of archives at every start.
+# `importlib.resources` would load modules for archives at every start.
 _DATA = Path(__file__).parent / "data"
 
 
 def catalog(overlay: Path | None = None) -> Catalog:
-    """Return all known models; a user's TOML file can add models and aliases or replace them."""
+    """Return all known models; `overlay` is a TOML file that adds or replaces some."""
     shipped = _shipped_catalog()
     return shipped if overlay is None else shipped.with_overlay(_read_user_file(overlay))
 
 
 def price_table(version: str | None = None, *, overlay: Path | None = None) -> PriceTable:
-    """Return a price table by version, the newest by default, with a user's TOML file over it.
+    """Return a price table by version, by default the newest; `overlay` is a user's TOML file.
 
-    The table of a plugin is named by its version, alone or after that of the table under it, as
-    costs record it: `acme-1`, or `2026-11-15+acme-1`.
+    The version of a plugin's table may be given alone or, as in recorded costs, after that of its
+    base table: `acme-1`, or `2026-11-15+acme-1`.
     """
     table = _table_of(pricing_versions()[-1] if version is None else version)
     if overlay is None:
@@ -79,19 +79,19 @@ def _table_of(version: str) -> PriceTable:
 
 @cache
 def option_rules() -> OptionRules:
-    """Return which options single models refuse."""
+    """Return the rules for options that single models reject."""
     return read_option_rules(_read_shipped("refusals.toml"))
 
 
 @cache
 def reasoning_rules() -> ReasoningTable:
-    """Return how the reasoning effort of models is set."""
+    """Return the rules for the reasoning option of models."""
     return read_reasoning_rules(_read_shipped("reasoning.toml"))
 
 
 @cache
 def output_rules() -> OutputTable:
-    """Return which models support structured output."""
+    """Return the rules for the structured output of models."""
     return read_output_rules(_read_shipped("output.toml"))
 
 
@@ -103,18 +103,18 @@ def limit_table() -> LimitTable:
 
 @cache
 def model_pointers() -> Mapping[str, str]:
-    """Return names for models by size, from the smallest to the largest."""
+    """Return the model ids behind pointer names, from the smallest to the largest model."""
     return _read_shipped("pointers.toml")["pointers"]
 
 
 @cache
 def token_table() -> TokenTable:
-    """Return what costs how many tokens, by model family."""
+    """Return the token rates by model family."""
     return read_token_table(_read_shipped("tokens.toml"))
 
 
 def preload_tables() -> None:
-    """Read every table that the first model call needs, so that it does not wait for them."""
+    """Read all tables that a model call needs, so that the first call is not delayed."""
     for table in (price_table, option_rules, reasoning_rules, limit_table, token_table):
         table()
 
@@ -143,9 +143,9 @@ def _read_user_file(path: Path) -> Mapping[str, Any]:
 
 
 def _parse(text: str, name: str) -> Mapping[str, Any]:
-    """Return the content of a TOML file, in which no number ever becomes a float."""
+    """Parse a TOML file, with decimal numbers as Decimal."""
     try:
-        # Rates are money: a float would lose the exact amount.
+        # Rates are amounts of money: a float would lose the exact amount.
         return tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise CatalogDataError(name, [Problem("$", "M-186", f"not TOML: {error}")]) from None

@@ -1,8 +1,8 @@
 """Token estimates: text features, weights per model family, and rules for media.
 
-Vocabularies split text by words, runs of digits and signs, and cover some scripts better than
-others. The number of such features predicts the number of tokens; the weights belong to a model
-family and are data. All of it is an estimate: the provider reports the real count afterwards.
+Tokenizers split text into words, runs of digits and signs, and need fewer tokens for some scripts
+than for others. The number of such features predicts the number of tokens; the weights of each
+model family are data. The results are estimates: the provider reports the exact count afterwards.
 """
 
 import math
@@ -25,7 +25,7 @@ FEATURES = (
     *("latin", "greek", "cyrillic", "hebrew", "arabic", "indic", "thai", "cjk", "kana"),
     *("hangul", "wide", "typographic", "emoji", "other"),
 )
-"""The features of a text: of ASCII from `word` to `indent`, then characters by script."""
+"""The features of a text: of its ASCII part (`word` to `indent`), then characters by script."""
 
 _LONG_WORD_LENGTH = 18
 _FOREIGN_SHARE = 100
@@ -62,12 +62,12 @@ _SCRIPT_STARTS: Mapping[str, tuple[int, ...]] = {
     "kana": (0x3040,),
     "cjk": (0x3400, 0xF900, 0x20000),
 }
-"""The code points at which the ranges of each script begin; a range ends where another begins."""
+"""The first code points of the ranges of each script; a range ends where the next one begins."""
 _RANGES = sorted((start, script) for script, starts in _SCRIPT_STARTS.items() for start in starts)
 _RANGE_STARTS = [start for start, _ in _RANGES]
 
 
-# Texts repeat few characters, so nearly every call is a lookup.
+# Cached, because texts repeat few characters.
 @cache
 def _script(char: str) -> str:
     return _RANGES[bisect_right(_RANGE_STARTS, ord(char)) - 1][1]
@@ -95,7 +95,7 @@ _long_words = re.compile(b"a{%d,}" % (_LONG_WORD_LENGTH + 1)).findall
 
 
 def count_features(text: str) -> dict[str, int]:
-    """Count the features of a text in a few passes that run in C; absent scripts are omitted."""
+    """Count the features of a text in a few passes of C code; absent scripts are omitted."""
     plain = text.encode("ascii", "ignore")
     classes = plain.translate(_PLAIN_CLASSES)
     cased = plain.translate(_CASE_CLASSES)
@@ -118,8 +118,8 @@ def count_features(text: str) -> dict[str, int]:
             if char > "\x7f":
                 script = _script(char)
                 counts[script] = counts.get(script, 0) + count
-        # Words of other Latin languages are split into more tokens than English ones, also those
-        # without accents.
+        # Words of other Latin languages, even those without accents, have more tokens than English
+        # ones.
         if counts.get("latin", 0) * _FOREIGN_SHARE > len(plain):
             counts["foreign"] = counts["word"]
     return counts
@@ -136,12 +136,12 @@ DEFAULT_IMAGE_SIZE = (1024, 1024)
 
 
 class ImageRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the tokens of an image are counted: by square tiles, after it was scaled down."""
+    """The rule for the tokens of an image: the number of square tiles after scaling it down."""
 
     max_long_side: int
-    """Images are scaled down until the longer side has so many pixels."""
+    """The pixels to which the longer side is scaled down."""
     max_short_side: int | None = None
-    """And then until the shorter side has so many; None if there is no such rule."""
+    """The pixels to which the shorter side is then scaled down; None for no such rule."""
     tile_side: int
     base: float = 0
     tokens_per_tile: float = 1
@@ -166,9 +166,9 @@ _SAMPLE_LENGTH = 200_000
 
 
 def _sample(text: str) -> str:
-    """Return a text, or parts from all over it if it is very long.
+    """Return a text, or evenly spaced parts of it if it is very long.
 
-    Counting takes 40 ms for a megabyte, in which the event loop does nothing else.
+    Counting takes 40 ms for a megabyte, which would block the event loop.
     """
     if len(text) <= _SAMPLED_LENGTH:
         return text
@@ -179,7 +179,7 @@ def _sample(text: str) -> str:
 
 
 class TokenRates(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many tokens each part of a request takes in one model family."""
+    """The tokens of each part of a request in one model family."""
 
     text: Mapping[str, float]
     scale: float = 1
@@ -193,22 +193,22 @@ class TokenRates(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tool: float = 8
     """Overhead of a tool definition."""
     schema: float = 1
-    """The factor between the tokens of a tool definition and those of its JSON."""
+    """The ratio of the tokens of a tool definition to those of its JSON."""
     image: ImageRule
     page: int = 1500
-    """One page of a document that is not text."""
+    """The tokens of one page of a document that is not text."""
     audio_second: float = 25
     video_second: float = 263
 
     def text_tokens(self, text: str) -> float:
-        """Return the tokens of a text; those of a very long one from parts of it."""
+        """Return the estimated tokens of a text; a very long text is sampled."""
         weights, counts = self.text, count_features(_sample(text))
         tokens = self.scale * sum(weights[name] * count for name, count in counts.items())
         return tokens if len(text) <= _SAMPLED_LENGTH else tokens * len(text) / _SAMPLE_LENGTH
 
 
 class _Family(Struct, frozen=True, forbid_unknown_fields=True):
-    """One row: the models, their weights, and rates of their own."""
+    """One row: patterns of models, the name of their weights, and overridden rates."""
 
     models: tuple[str, ...]
     text: str
@@ -229,7 +229,7 @@ class TokenTable(Struct, frozen=True):
 
     def rates(self, model: str) -> TokenRates:
         """Return the rates of a canonical model id; the last family matches all others."""
-        # Hosts spell the same model in different cases.
+        # Hosts write the same model name in upper or lower case.
         name = model.lower()
         return next(
             rates

@@ -1,8 +1,8 @@
-"""Tool schemas rewritten to what a target accepts, with a list of the changes.
+"""Rewriting of tool schemas to what a target accepts, with a list of the changes.
 
-Providers read JSON Schema in narrower ways: some refuse a union at the root, some references, some
-boolean schemas or several types. A call is checked against the tool's original schema whatever the
-target was sent, so a schema that is wider here lets nothing wrong through.
+Providers support different parts of JSON Schema: some reject a union at the root, some references,
+some boolean schemas or several types. Calls are always checked against the original schema of the
+tool, so that a wider schema for the target lets no wrong input through.
 """
 
 from collections.abc import Mapping
@@ -38,18 +38,18 @@ _TOO_LARGE = "parts beyond the size limit accept anything"
 
 
 class ToolSchemaRule(Struct, frozen=True, kw_only=True):
-    """What of JSON Schema a target accepts in the definition of a tool."""
+    """The part of JSON Schema that a target accepts in the definition of a tool."""
 
     plain_root: bool = False
-    """Whether the root must be an object itself: no union, and no reference to one (T107)."""
+    """Whether the root must have `type: object`, without a union or a reference (T107)."""
     references: bool = True
-    """Whether a part may be a reference (T104)."""
+    """Whether a subschema may be a reference (T104)."""
     booleans: bool = True
-    """Whether true and false may stand for a schema (T110)."""
+    """Whether true and false are accepted as schemas (T110)."""
     type_lists: bool = True
-    """Whether a part may have several types; else `nullable` says that null is one (T103)."""
+    """Whether a subschema may have several types; otherwise `nullable` allows null (T103)."""
     number_enums: bool = True
-    """Whether the values of an enum may be numbers, and limits be written as floats (T106)."""
+    """Whether enum values may be numbers, and limits may be floats (T106)."""
 
 
 _ANY_TOOL = ToolSchemaRule()
@@ -59,7 +59,7 @@ _PLAIN_ROOT_ONLY = ToolSchemaRule(plain_root=True)
 def fit_tool_schema(
     schema: Mapping[str, Any], rule: ToolSchemaRule
 ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Return a schema as a target accepts it, and the changes; the schema itself if it fits."""
+    """Return a schema as a target accepts it, and the changes; the same object without changes."""
     if rule == _ANY_TOOL or (rule == _PLAIN_ROOT_ONLY and _is_plain_root(schema)):
         return schema, ()
     data = encode_schema(schema)
@@ -71,7 +71,7 @@ def fit_tool_schema(
 
 @lru_cache(maxsize=1024)
 def _fit_tool(data: bytes, rule: ToolSchemaRule) -> tuple[Schema, tuple[str, ...]]:
-    """Rewrite each tool schema once per target, however many requests it goes with."""
+    """Rewrite a tool schema; cached, because every request of a session repeats the schemas."""
     fit = _ToolFit(msgspec.json.decode(data), rule)
     return fit.root(), tuple(fit.changes)
 
@@ -89,6 +89,7 @@ class _ToolFit:
         self.changes: dict[str, None] = {}
 
     def root(self) -> Schema:
+        """Return the rewritten schema."""
         schema = as_schema(self._part(self._walk.root, (), 0))
         if self._rule.plain_root and not _is_plain_root(schema):
             schema = self._merge_root(schema, 0)
@@ -98,7 +99,7 @@ class _ToolFit:
         self.changes[change] = None
 
     def _part(self, part: Any, inside: tuple[str, ...], depth: int) -> Any:
-        """Rewrite one part of a schema; `inside` are the references that led to it."""
+        """Rewrite a subschema; `inside` are the references that were followed to it."""
         if isinstance(part, bool) and not self._rule.booleans:
             self._changed("a boolean schema was replaced by an object")
             return {} if part else {"not": {}}
@@ -126,7 +127,7 @@ class _ToolFit:
         return rewritten
 
     def _inline(self, name: str, beside: Schema, inside: tuple[str, ...], depth: int) -> Any:
-        """Replace a reference by its definition; a definition within itself accepts anything."""
+        """Replace a reference by its definition; a recursive reference accepts any value."""
         target = self._walk.resolve(name)
         if target is None:
             self._changed(f"{name!r} is not defined in the schema and accepts anything")
@@ -135,12 +136,12 @@ class _ToolFit:
         if name in inside:
             self._changed(f"{name!r} refers to itself and accepts anything there")
             kind = as_schema(target).get("type")
-            # An array without `items` is refused by some targets.
-            opened = {"type": kind} if isinstance(kind, str) and kind != "array" else {}
-            return opened | self._part(beside, inside, depth + 1)
+            # Some targets reject an array without `items`.
+            any_value = {"type": kind} if isinstance(kind, str) and kind != "array" else {}
+            return any_value | self._part(beside, inside, depth + 1)
         definition = self._part(target, (*inside, name), depth + 1)
-        # Since draft 2019-09 keywords beside a reference apply, too; here they win over the
-        # definition.
+        # Since draft 2019-09 keywords next to a reference apply, too; here they override those of
+        # the definition.
         if not beside or not is_schema(definition):
             return definition
         return {**definition, **self._part(beside, inside, depth + 1)}
@@ -155,7 +156,7 @@ class _ToolFit:
         if len(others) == 1:
             schema["type"] = others[0]
         elif others and "anyOf" in schema:
-            # A part has one union; the types of its members say more than a list beside it.
+            # A subschema can have only one union; that of `anyOf` is more specific than the types.
             self._changed("a list of types beside `anyOf` was dropped")
         elif others:
             schema["anyOf"] = [{"type": name} for name in others]
@@ -163,7 +164,7 @@ class _ToolFit:
             schema["nullable"] = True
 
     def _use_nullable(self, schema: Schema) -> None:
-        # Pydantic and others write an optional value as a union with null.
+        # Pydantic and other libraries express an optional value as a union with null.
         for union in ("anyOf", "oneOf"):
             members = schema.get(union)
             if not isinstance(members, list) or _NULL not in members:
@@ -194,7 +195,7 @@ class _ToolFit:
                 self._changed("limits were replaced by integers")
 
     def _merge_root(self, schema: Schema, depth: int) -> Schema:
-        """Merge the unions of a root into one object that accepts all that any member accepts."""
+        """Merge the unions of the root into one object that accepts what any member accepts."""
         if not self._walk.visit(depth):
             self._changed(_TOO_LARGE)
             return {"type": "object"}
@@ -221,15 +222,19 @@ class _ToolFit:
 
 
 def _merge(schema: Schema, objects: list[Schema], *, needs_all: bool) -> Schema:
-    """Give an object the properties of others; required is what all of them, or any, require."""
+    """Add the properties of `objects` to an object schema.
+
+    With `needs_all` (`allOf`), a property is required if any of the objects requires it, otherwise
+    only if all of them do.
+    """
     properties: Schema = dict(as_schema(schema.get("properties")))
     for member in objects:
         for name, part in as_schema(member.get("properties")).items():
-            present = properties.get(name)
-            if present is None:
+            existing = properties.get(name)
+            if existing is None:
                 properties[name] = part
-            elif present != part:
-                properties[name] = _either(present, part)
+            elif existing != part:
+                properties[name] = _either(existing, part)
     if not needs_all and any("properties" not in member for member in objects):
         # A member without properties accepts any value for those of the others.
         declared = as_schema(schema.get("properties"))
@@ -252,7 +257,7 @@ def _accepts_objects(part: Any) -> bool:
 
 
 def _either(first: Any, second: Any) -> Schema:
-    """Return a schema that accepts what one of two accepts."""
+    """Return a schema that accepts the values of either of two schemas."""
     union = as_schema(first).get("anyOf") if len(as_schema(first)) == 1 else None
     members: list[Any] = cast("list[Any]", union) if isinstance(union, list) else [first]
     return {"anyOf": members if second in members else [*members, second]}
@@ -263,7 +268,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _integer(value: Any) -> int | None:
-    """Return the integer that a float or a text stands for; None for everything else."""
+    """Return a float or a numeric string as an integer; None for other values."""
     if not isinstance(value, float | str):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Output schemas rewritten to what a target accepts, with the changes or the reason for a refusal.
+"""Rewriting of output schemas to what a target accepts, with the changes or a refusal.
 
-A wider schema would let wrong output through. So a schema is only made narrower here, or loses
-keywords to its description; one that a target cannot use at all is refused, with the reason.
+A wider schema would accept wrong output. Therefore a schema is only made narrower, or unsupported
+keywords move to its description; a schema that a target cannot use is refused with a reason.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,18 +32,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OutputSchemaRule(Struct, frozen=True, kw_only=True):
-    """What of JSON Schema a target accepts for structured output."""
+    """The part of JSON Schema that a target accepts for structured output."""
 
     object_root: bool = False
-    """Whether the output has to be an object."""
+    """Whether the output must be an object."""
     closed_objects: bool = False
-    """Whether each object has to list every property that it may have."""
+    """Whether objects must have `additionalProperties: false`."""
     all_required: bool = False
-    """Whether each object has to require every property that it may have."""
+    """Whether objects must require all their properties."""
     cycles: bool = True
     """Whether a schema may refer to itself."""
     bare_references: bool = False
-    """Whether a reference must have no keyword beside it."""
+    """Whether `$ref` must be the only keyword of its schema."""
     any_of_only: bool = False
     """Whether `anyOf` is the only union: `oneOf` is replaced by it, `allOf` refused."""
     keywords: frozenset[str] | None = None
@@ -55,7 +55,7 @@ class OutputSchemaRule(Struct, frozen=True, kw_only=True):
 
 
 class FittedSchema(Struct, frozen=True):
-    """A schema as a target accepts it, what was changed, and why it is refused if it is."""
+    """A schema as a target accepts it, with the changes, or the reason of a refusal."""
 
     schema: Mapping[str, Any]
     changes: tuple[str, ...] = ()
@@ -72,12 +72,11 @@ _KEYWORDS = frozenset(
 ANY_OUTPUT = OutputSchemaRule()
 """All of JSON Schema."""
 OPENAI_OUTPUT = OutputSchemaRule(object_root=True)
-"""OpenAI without `strict`: the output need not match its schema."""
+"""OpenAI without `strict`: the output may not match its schema."""
 OPENAI_STRICT_OUTPUT = OutputSchemaRule(
     object_root=True,
     closed_objects=True,
-    # Strict mode refuses optional properties with status 400; authors express them as unions with
-    # null.
+    # Strict mode rejects optional properties with 400; authors use unions with null instead.
     all_required=True,
     bare_references=True,
     any_of_only=True,
@@ -91,12 +90,12 @@ OPENAI_STRICT_OUTPUT = OutputSchemaRule(
 """OpenAI with `strict`: the output always matches its schema."""
 ANTHROPIC_OUTPUT = OutputSchemaRule(
     closed_objects=True,
-    # Anthropic compiles the schema to a grammar and refuses recursive ones with status 400.
+    # Anthropic compiles the schema to a grammar and rejects recursive ones with 400.
     cycles=False,
     bare_references=True,
     keywords=_KEYWORDS | {"allOf"},
     formats=frozenset(FORMATS),
-    # Larger values of `minItems` are refused with status 400.
+    # Anthropic rejects larger values of `minItems` with 400.
     max_min_items=1,
 )
 """Anthropic, whose output always matches its schema."""
@@ -105,7 +104,7 @@ GEMINI_OUTPUT = OutputSchemaRule(bare_references=True)
 
 
 def fit_output_schema(schema: Mapping[str, Any], rule: OutputSchemaRule) -> FittedSchema:
-    """Return the schema as a target accepts it; one that fits is returned itself."""
+    """Return the schema as a target accepts it; the same object if it needs no change."""
     data = None if rule == ANY_OUTPUT else encode_schema(schema)
     if data is None:
         return FittedSchema(schema)
@@ -125,7 +124,7 @@ def _fit_output(data: bytes, rule: OutputSchemaRule) -> FittedSchema:
 
 
 class _RefusedError(Exception):
-    """A schema that a target cannot use."""
+    """Raised for a schema that a target cannot use."""
 
 
 class _OutputFit:
@@ -138,6 +137,7 @@ class _OutputFit:
         self.changes: dict[str, None] = {}
 
     def root(self) -> Schema:
+        """Return the rewritten schema; raise _RefusedError if the target cannot use it."""
         if self._rule.object_root and self._resolved(self._schema).get("type") != "object":
             raise _RefusedError("the output is not an object")
         if not self._rule.cycles:
@@ -150,8 +150,8 @@ class _OutputFit:
             raise _RefusedError("the schema is too large")
 
     def _resolved(self, schema: Schema) -> Schema:
-        """Return what a schema is if it is only a reference."""
-        # A chain of references may be a circle.
+        """Return the schema behind a chain of references."""
+        # The chain may be circular.
         for _ in range(MAX_DEPTH):
             reference = split_reference(schema)
             if reference is None:
@@ -166,7 +166,7 @@ class _OutputFit:
             self._refuse_cycle(inner, (*inside, name))
 
     def _references(self, schema: Schema, depth: int) -> Iterator[str]:
-        """Yield the references in a schema; definitions are searched where they are used."""
+        """Yield the references in a schema, except those inside of definitions."""
         self._visit(depth)
         reference = split_reference(schema)
         if reference is not None:
@@ -191,7 +191,7 @@ class _OutputFit:
         return rewritten
 
     def _bare(self, schema: Schema) -> Schema:
-        """Drop what stands beside a reference, except definitions."""
+        """Drop the keywords next to a reference, except definitions."""
         bare = {key: value for key, value in schema.items() if key[:1] == "$"}
         if len(bare) < len(schema):
             self.changes["keywords beside a reference were dropped"] = None
@@ -217,7 +217,7 @@ class _OutputFit:
         return supported
 
     def _with_any_of(self, schema: Schema) -> Schema:
-        """Replace `oneOf`, which asks for more than targets can promise, by `anyOf`."""
+        """Replace `oneOf`, which targets do not support, by `anyOf`."""
         if self._rule.any_of_only and "allOf" in schema:
             raise _RefusedError("'allOf' is not supported")
         if self._rule.keywords is None or "oneOf" not in schema or "anyOf" in schema:
@@ -236,10 +236,10 @@ class _OutputFit:
         return True
 
     def _close(self, schema: Schema) -> None:
-        """Forbid unlisted properties; an object that needs them is refused."""
+        """Forbid unlisted properties; raise _RefusedError for an object that needs them."""
         properties = as_schema(schema.get("properties"))
         additional = schema.get("additionalProperties")
-        # A free-form object cannot be closed without losing what it is for.
+        # A closed free-form object would accept only `{}`.
         if is_schema(additional) or (not properties and additional is not False):
             raise _RefusedError("an object may have properties that are not listed")
         if self._rule.all_required:

@@ -1,7 +1,7 @@
 """Python types as JSON Schema: dataclasses, TypedDicts, Structs, enums and pydantic models.
 
-`schema_of` describes a type to a model, `convert` turns the JSON that comes back into a value of
-it. Pydantic models are recognised by their methods, so pydantic itself is never imported.
+`schema_of` gives the schema of a type for a model, `convert` converts the JSON output to a value of
+it. Pydantic models are recognised by their methods, so that pydantic is never imported.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ def schema_of(kind: Any) -> Schema:
     """Return the JSON Schema of a type.
 
     Raises:
-        InvalidValueError: values of the type have no form in JSON.
+        InvalidValueError: values of the type cannot be expressed in JSON.
     """
     definitions: Schema = {}
 
     def describe_model(inner: Any) -> Schema:
         if not is_pydantic_model(inner):
             raise NotImplementedError
-        # Pydantic numbers its definitions for each model by itself; the prefix keeps two apart.
+        # Two pydantic models may have definitions of the same name; the prefix makes them unique.
         name = inner.__name__
         schema = dict(inner.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}"))
         for key, value in schema.pop("$defs", {}).items():
@@ -46,10 +46,10 @@ def schema_of(kind: Any) -> Schema:
 
 
 def convert(value: Any, kind: type[T] | Any) -> T:
-    """Turn JSON into a value of a type.
+    """Convert JSON to a value of a type.
 
     Raises:
-        InvalidValueError: the value does not fit; the path says where.
+        InvalidValueError: the value does not fit the type; `path` is the place.
     """
     try:
         return cast("T", msgspec.convert(value, kind, dec_hook=_build_model, str_keys=True))
@@ -63,7 +63,7 @@ def to_json_value(value: object) -> Any:
     """Return a Python value as JSON.
 
     Raises:
-        InvalidValueError: it has no form in JSON.
+        InvalidValueError: the value cannot be expressed in JSON.
     """
     try:
         return msgspec.to_builtins(value, enc_hook=_dump_model, str_keys=True)
@@ -84,7 +84,7 @@ def is_type(value: object) -> bool:
 
 
 def described(hint: Any, description: str | None) -> Any:
-    """Return a type hint whose schema has the description, unless it has one already."""
+    """Return a type hint with a description for its schema; an existing one is not replaced."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
         texts = [text for text in map(_description_of, notes) if text]
@@ -112,7 +112,7 @@ def _build_model(kind: type, value: Any) -> Any:
 
 
 def _first_fault(error: ValueError) -> str:
-    """Return the first fault of a pydantic error in one line, with the keys that lead to it."""
+    """Return the first fault of a pydantic error in one line, with its place."""
     list_errors: Any = getattr(error, "errors", list)
     faults: list[dict[str, Any]] = list_errors()
     if not faults:

@@ -1,7 +1,7 @@
-"""The JSON Schema subset of tool inputs: the keywords that every provider accepts reliably.
+"""The JSON Schema subset of tool inputs: the keywords that every provider accepts.
 
-Eight keywords and seven types are in it; everything else is refused at its path, with advice. A
-schema of any depth, size or entanglement gives problems and never an exception.
+The subset has eight keywords and seven types; any other keyword is a problem with its path and
+advice. Schemas of any depth, size or with cycles give problems, never an exception.
 """
 
 import json
@@ -15,19 +15,19 @@ from metis.canonical.json_value import join_path
 from metis.canonical.schema.walk import Walk, is_array, is_object, keyword_shape
 
 TYPES = ("string", "number", "integer", "boolean", "null", "object", "array")
-"""The types that a tool schema may name."""
+"""The types that a tool schema may contain."""
 
 FORMATS = (
     *("date-time", "date", "time", "duration", "email", "hostname", "uri"),
     *("ipv4", "ipv6", "uuid"),
 )
-"""The formats that a tool schema may name; they inform the model and are not asserted."""
+"""The formats that a tool schema may contain; they inform the model and are not checked."""
 
 MAX_DEPTH = 100
-"""How many levels of JSON a schema may have; the same number as for documents."""
+"""The deepest nesting of a schema; the same limit as for documents."""
 
 MAX_PARTS = 100_000
-"""How many parts of one schema are read before it is refused as too large."""
+"""The most parts of a schema; a larger one is refused."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 60
@@ -60,20 +60,20 @@ def _describe_scalar(value: object) -> str:
 
 
 def quote(text: str) -> str:
-    """Return a text in quotation marks, cut short where it is long."""
+    """Return a text in quotation marks; a long text is shortened."""
     short = _cut(text)
     return json.dumps(short, ensure_ascii=not _is_unicode(short))
 
 
 def join_limited(texts: Iterable[str]) -> str:
-    """Join texts with commas; of many, list the first and count the others."""
-    every = list(texts)
-    more = len(every) - _MAX_LISTED
-    return ", ".join(every[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    """Join texts with commas; of many texts, list the first and count the others."""
+    items = list(texts)
+    others = len(items) - _MAX_LISTED
+    return ", ".join(items[:_MAX_LISTED]) + (f" and {others} more" if others > 0 else "")
 
 
 def is_json_scalar(value: object) -> bool:
-    """Return whether a value that is neither object nor array can be written as JSON."""
+    """Return whether a value other than an object or array can be encoded as JSON."""
     match value:
         case str():
             return _is_unicode(value)
@@ -88,7 +88,7 @@ def is_json_scalar(value: object) -> bool:
 
 
 def check_schema(schema: object, path: str = "$") -> list[Problem]:
-    """Return every place where a schema leaves the subset, in document order."""
+    """Return a problem for every part of a schema outside of the subset, in document order."""
     checker = _Checker(schema)
     try:
         checker.part(_check_schema, schema, path, 1)
@@ -98,11 +98,11 @@ def check_schema(schema: object, path: str = "$") -> list[Problem]:
 
 
 class _TooManyPartsError(Exception):
-    """Ends the check of a schema that is too large."""
+    """Raised to end the check of a schema that is too large."""
 
 
 class _Checker:
-    """The problems of one schema, and the way into its parts."""
+    """Collects the problems of one schema, and traverses its parts."""
 
     def __init__(self, schema: object) -> None:
         self._walk = Walk(schema, max_parts=MAX_PARTS, max_depth=MAX_DEPTH)
@@ -112,10 +112,10 @@ class _Checker:
         self.problems.append(Problem(path, rule, text))
 
     def part(self, check: "_Check", content: object, path: str, depth: int) -> None:
-        """Check one part unless it lies too deep."""
+        """Check one part, or report that it is nested too deeply."""
         if self._walk.visit(depth):
             check(self, content, path, depth)
-        # A schema that contains itself twice would double with each level.
+        # A Python dict that contains itself twice would double with each level.
         elif self._walk.is_exhausted:
             raise _TooManyPartsError
         else:
@@ -248,7 +248,7 @@ def _refusal(keyword: str) -> _Check:
     def check(checker: _Checker, content: object, path: str, depth: int) -> None:
         text = f"`{_cut(keyword)}` is not allowed in tool schemas; {advice}"
         checker.report(path, rule, text)
-        # What lies inside is checked as well, so that an author sees every problem at once.
+        # Inner schemas are checked, too, so that an author gets all problems at once.
         shape = keyword_shape(keyword, content)
         if shape == "list" and is_array(content):
             checker.items(_check_schema, content, path, depth)
@@ -308,4 +308,4 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
     "dependentSchemas": ("M-153", _CONDITION),
     "prefixItems": ("M-153", "use an object with a property for each item"),
 }
-"""The rule and the advice for keywords that are refused with an advice of their own."""
+"""The rule and the advice for keywords with specific advice."""

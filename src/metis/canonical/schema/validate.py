@@ -1,10 +1,10 @@
-"""Validation by JSON Schema: a schema is checked once, then validates any value.
+"""Validation by JSON Schema: a schema is checked once, then it validates any number of values.
 
-The meaning is that of JSON Schema: `1.0` is an integer, `true` is not a number, `enum` compares as
-JSON does, and a keyword restricts only values of its type. `format` informs the model only.
+The semantics are those of JSON Schema: `1.0` is an integer, `true` is not a number, `enum` compares
+JSON values, and a keyword restricts only values of its type. `format` is not checked.
 
-Tool inputs use the subset of `metis.canonical.schema.subset`. Output schemas may use more, because
-libraries write references, unions and limits into them.
+Tool inputs use the subset of `metis.canonical.schema.subset`. Output schemas may use more keywords,
+because libraries generate references, unions and limits.
 """
 
 import math
@@ -37,31 +37,32 @@ from metis.canonical.schema.walk import (
 )
 
 MAX_PROBLEMS = 100
-"""How many problems of one value are reported; one more says how many were not."""
+"""How many problems of one value are reported; one more contains the number of the others."""
 
 _RULE = "M-142"
 _NOT_ASSERTED = ANNOTATIONS | {"format"}
 
 
 class _Node(NamedTuple):
-    """A part of a checked schema: its keywords, in which schemas are nodes, too, and the checks."""
+    """A checked schema: its keywords, in which subschemas are nodes, too, and their checks."""
 
     schema: Schema
     checks: "tuple[_Check, ...]"
 
 
 _Part = _Node | bool
-"""A part of a checked schema; true accepts every value, false none."""
+"""A checked schema, or true, which accepts every value, or false, which accepts none."""
 
 _Fault = tuple[tuple[object, ...], str]
-"""What is wrong with a value: the keys and indexes that lead to a part of it, and a text."""
+"""A fault of a value: the keys and indexes of the faulty part, and a text."""
 _Faults = Sequence[_Fault]
-# A sequence, because almost every value is right: a generator per check costs five times as much.
+# A shared empty tuple, because almost every value is valid: a generator per check would take five
+# times as long.
 _NONE: _Faults = ()
 
 
 def compile_tool_input(schema: Mapping[str, Any]) -> "Validator":
-    """Compile the schema of a tool input; one outside of the subset raises ToolDefinitionError."""
+    """Compile the schema of a tool input; raise ToolDefinitionError if it is not in the subset."""
     problems = check_schema(schema)
     if problems:
         raise ToolDefinitionError("the schema of a tool input is outside of the subset", problems)
@@ -86,10 +87,10 @@ class Validator:
         self._schema = self._copy(schema, "$", 1)
 
     def __call__(self, value: object, path: str = "$") -> list[Problem]:
-        """Return the problems of a value that lies at `path`.
+        """Return the problems of a value; `path` is its path in the messages.
 
         Raises:
-            InvalidValueError: a recursive schema does not come to an end for this value.
+            InvalidValueError: the recursion of the schema does not end for this value.
         """
         try:
             faults = self.faults(self._schema, value)
@@ -107,7 +108,7 @@ class Validator:
         return problems
 
     def faults(self, part: _Part, value: object) -> _Faults:
-        """Return what is wrong with a value by a part of the schema."""
+        """Return the faults of a value according to a part of the schema."""
         if isinstance(part, bool):
             return _NONE if part else _fault("no value is allowed here")
         faults: list[_Fault] = []
@@ -116,11 +117,11 @@ class Validator:
         return faults
 
     def definition(self, reference: str) -> _Part:
-        """Return what a reference points to."""
+        """Return the target of a reference."""
         return self._definitions[reference]
 
     def _copy(self, schema: object, path: str, depth: int) -> _Part:
-        """Copy the keywords that restrict values, in the order of their checks."""
+        """Copy and check the keywords that restrict values, in the order of their checks."""
         if isinstance(schema, bool):
             return schema
         if not is_schema(schema):
@@ -130,7 +131,7 @@ class Validator:
         for key, content in schema.items():
             if key in _NOT_ASSERTED:
                 continue
-            # A keyword that is silently ignored would let wrong output pass as checked.
+            # Ignoring an unknown keyword would accept wrong output as valid.
             if key not in _KEYWORDS:
                 raise InvalidValueError(f"the keyword {key!r} is not checked", path=path)
             if not _KEYWORDS[key].is_valid(content):
@@ -143,7 +144,7 @@ class Validator:
             for key in _KEYWORDS
             if key in schema
         }
-        # Keywords that belong together, such as those for properties, have one check.
+        # Related keywords, such as those for properties, share one check.
         return _Node(copy, tuple(dict.fromkeys(_KEYWORDS[key].check for key in copy)))
 
     def _copy_content(self, key: str, content: Any, path: str, depth: int) -> Any:
@@ -199,7 +200,7 @@ def _type(_: Validator, schema: Schema, value: object) -> _Faults:
 
 
 def _types_of(value: object) -> tuple[str, ...]:
-    """Return the JSON types that a value has; none if JSON cannot hold it."""
+    """Return the JSON types of a value; none if it is not JSON."""
     for python_type, names in _JSON_TYPES.items():
         if isinstance(value, python_type):
             return names
@@ -210,7 +211,7 @@ def _types_of(value: object) -> tuple[str, ...]:
 
 def _enum(_: Validator, schema: Schema, value: object) -> _Faults:
     allowed = schema["enum"]
-    if any(is_same_json(one, value) for one in allowed):
+    if any(is_same_json(allowed_value, value) for allowed_value in allowed):
         return _NONE
     return _fault(f"expected one of {join_limited(map(describe, allowed))}; got {describe(value)}")
 
@@ -222,7 +223,7 @@ def _const(_: Validator, schema: Schema, value: object) -> _Faults:
 
 
 def is_same_json(first: object, second: object) -> bool:
-    """Return whether two values are the same JSON; it never goes deeper than the first one."""
+    """Return whether two values are the same JSON; the recursion is limited by the first one."""
     if is_object(first):
         return (
             is_object(second)
@@ -258,7 +259,7 @@ def _one_of(validator: Validator, schema: Schema, value: object) -> _Faults:
 
 
 def _no_member(results: list[_Faults], value: object) -> _Faults:
-    # Which of several choices was intended is unknown, so only a single one is explained.
+    # Faults are explained only for a single choice, because the intended one is unknown.
     if len(results) == 1:
         return results[0]
     return _fault(f"{describe(value)} matches none of {len(results)} choices")
@@ -291,15 +292,15 @@ def _properties(validator: Validator, schema: Schema, value: object) -> _Faults:
         parts = [properties[key]] if key in properties else []
         if patterns:
             parts += [part for pattern, part in patterns.items() if re.search(pattern, str(key))]
-        # `additionalProperties` applies to what neither `properties` nor a pattern names.
+        # `additionalProperties` applies to names that match neither `properties` nor a pattern.
         if not parts and additional is False:
             listed = f"; known are {join_limited(map(quote, properties))}" if properties else ""
             faults.append(((key,), f"unexpected property{listed}"))
             continue
         for part in parts or (additional,):
-            more = validator.faults(part, item)
-            if more:
-                faults += _inside(key, more)
+            item_faults = validator.faults(part, item)
+            if item_faults:
+                faults += _inside(key, item_faults)
     return faults
 
 
@@ -310,12 +311,12 @@ def _property_names(validator: Validator, schema: Schema, value: object) -> _Fau
 
 
 def _items(validator: Validator, schema: Schema, value: object) -> _Faults:
-    first, rest = schema.get("prefixItems", []), schema.get("items", True)
+    prefix, items = schema.get("prefixItems", []), schema.get("items", True)
     faults: list[_Fault] = []
     for index, item in enumerate(value if is_array(value) else ()):
-        more = validator.faults(first[index] if index < len(first) else rest, item)
-        if more:
-            faults += _inside(index, more)
+        item_faults = validator.faults(prefix[index] if index < len(prefix) else items, item)
+        if item_faults:
+            faults += _inside(index, item_faults)
     return faults
 
 
@@ -361,7 +362,7 @@ _Check = Callable[[Validator, Schema, object], _Faults]
 
 
 class _Keyword(NamedTuple):
-    """What may stand in a keyword, and how a value is checked by it."""
+    """A keyword: the check of its own content, and the check of a value by it."""
 
     is_valid: Callable[[Any], bool]
     check: _Check
@@ -425,7 +426,7 @@ _JSON_TYPES: Mapping[type, tuple[str, ...]] = {
     list: ("array",),
     tuple: ("array",),
 }
-"""The JSON types of Python values; bool comes first, because a bool is an int as well."""
+"""The JSON types of Python types; bool is first, because it is a subclass of int."""
 
 _KEYWORDS: Mapping[str, _Keyword] = {
     "type": _Keyword(_is_type, _type),

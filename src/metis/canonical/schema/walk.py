@@ -1,7 +1,7 @@
-"""The one walker for JSON Schema: subschemas, references, and limits on depth and size.
+"""Traversal of JSON Schema: subschemas, references, and limits on depth and size.
 
-Everything that checks, compiles or rewrites a schema goes through this module, so that a hostile or
-broken schema (endless references, huge unions, deep nesting) is bounded in one place.
+All code that checks, compiles or rewrites schemas uses this module, so that a hostile or broken
+schema (endless references, huge unions, deep nesting) is bounded in one place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,9 @@ import msgspec
 Schema = dict[str, Any]
 
 MAX_PARTS = 10_000
-"""How many subschemas a rewriter visits: references that are written out can grow without end."""
+"""How many subschemas a rewriter visits: inlined references can grow exponentially."""
 MAX_DEPTH = 60
-"""How deep a rewriter goes."""
+"""The depth up to which a rewriter visits subschemas."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -51,17 +51,17 @@ def is_array(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def as_schema(value: object) -> Schema:
-    """Return a value that is a schema object, else an empty schema, which accepts anything."""
+    """Return a value if it is a schema object, else an empty schema, which accepts any value."""
     return cast("Schema", value) if isinstance(value, dict) else {}
 
 
 def keyword_shape(keyword: str, value: object) -> Literal["named", "list", "single"] | None:
-    """Return how a keyword holds subschemas: by name, in a list, as one; None if it holds none."""
+    """Return how a keyword contains subschemas: by name, in a list, or one; None if not at all."""
     if keyword in _NAMED and is_object(value):
         return "named"
     if keyword in _LISTS and is_array(value):
         return "list"
-    # `additionalProperties: false` is a flag to most readers, not a schema.
+    # Most rewriters treat `additionalProperties: false` as a flag, not as a schema.
     if keyword in _SINGLE and (is_object(value) or keyword != "additionalProperties"):
         return "single"
     return None
@@ -81,20 +81,20 @@ def map_subschemas(keyword: str, value: Any, rewrite: Callable[[Any], Any]) -> A
 
 
 def subschemas(keyword: str, value: Any) -> list[Schema]:
-    """Return the schema objects that the value of a keyword holds."""
-    # `rewrite` is called for every subschema, so collecting them is one way to list them.
+    """Return the schema objects in the value of a keyword."""
+    # `map_subschemas` calls its argument with every subschema, which collects them.
     collected: list[Any] = []
     map_subschemas(keyword, value, collected.append)
     return [part for part in collected if is_schema(part)]
 
 
 def is_schema(value: object) -> TypeGuard[Schema]:
-    """Return whether a value is a schema object; booleans are schemas, too, but not objects."""
+    """Return whether a value is a schema object; boolean schemas are not."""
     return isinstance(value, dict)
 
 
 class Walk:
-    """One bounded pass over a schema."""
+    """One traversal of a schema, with limits on the number and depth of subschemas."""
 
     def __init__(self, root: object, *, max_parts: int, max_depth: int) -> None:
         self.root = root
@@ -104,16 +104,16 @@ class Walk:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether more subschemas were visited than one pass may read."""
+        """Whether more than `max_parts` subschemas were visited."""
         return self._part_count > self._max_parts
 
     def visit(self, depth: int) -> bool:
-        """Count one subschema; return False if it is too deep or one too many."""
+        """Count one subschema; return False if it exceeds the depth or the number."""
         self._part_count += 1
         return depth <= self._max_depth and not self.is_exhausted
 
     def resolve(self, reference: str) -> Schema | bool | None:
-        """Return what a reference inside this schema points to; None if it points to no schema.
+        """Return the target of a reference inside this schema; None if it is not a schema.
 
         References to other documents are never loaded.
         """
@@ -124,15 +124,15 @@ class Walk:
         for step in unquote(reference[1:]).split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
             if is_array(target):
-                inside = key.isdecimal() and int(key) < len(target)
-                target = target[int(key)] if inside else None
+                is_valid_index = key.isdecimal() and int(key) < len(target)
+                target = target[int(key)] if is_valid_index else None
             else:
                 target = as_schema(target).get(key)
         return target if is_schema(target) or isinstance(target, bool) else None
 
 
 def split_reference(schema: Schema) -> tuple[str, Schema] | None:
-    """Return the reference of a schema and the keywords beside it; None if it has no reference."""
+    """Return the reference of a schema and its other keywords; None if it has no reference."""
     reference = schema.get("$ref")
     if not isinstance(reference, str):
         return None
@@ -147,9 +147,9 @@ def required_names(schema: Schema) -> set[str]:
 
 
 def encode_schema(schema: Mapping[str, Any]) -> bytes | None:
-    """Return a schema as JSON, which serves as the key of caches; None if it is not JSON.
+    """Return a schema as JSON, as the key of a cache; None if it is not JSON.
 
-    What is not JSON cannot be sent at all, and is refused where the request body is encoded.
+    For a schema that is not JSON, encoding the request body raises the error.
     """
     try:
         return _encode(schema)

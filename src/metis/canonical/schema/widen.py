@@ -1,7 +1,7 @@
-"""Schemas of MCP servers widened to the tool subset; the result accepts all that the original does.
+"""Widening of schemas of MCP servers to the tool subset; the result accepts all valid inputs.
 
-What the subset cannot express is dropped and quoted in the description of its part, so that the
-model still reads it; the server itself checks what it is sent.
+Keywords that the subset does not have are dropped and quoted in the description, so that the model
+can still follow them; the server itself checks its inputs.
 """
 
 import json
@@ -20,10 +20,10 @@ from metis.canonical.schema.walk import (
 )
 
 _MAX_PARTS = 5_000
-"""How many parts are written: references that are written out can grow without end."""
+"""How many subschemas are visited: inlined references can grow exponentially."""
 _MAX_DEPTH = 24
 _MAX_NOTE = 200
-# Of the annotations, those that help a model to fill in a value are worth a note.
+# Keywords without a note: those with their own handling, and annotations that do not help a model.
 _SILENT = (ANNOTATIONS - {"default", "discriminator", "example", "propertyOrdering"}) | {
     *("additionalProperties", "anyOf", "const", "enum", "format", "items", "nullable", "oneOf"),
     *("properties", "required", "type"),
@@ -31,11 +31,11 @@ _SILENT = (ANNOTATIONS - {"default", "discriminator", "example", "propertyOrderi
 
 
 def widen_schema(schema: Mapping[str, Any]) -> Schema:
-    """Return a schema of the tool subset that accepts every object which the given one accepts."""
+    """Return a schema of the tool subset that accepts every object that the given one accepts."""
     widened = _Widening(dict(schema)).part(schema, (), 0)
     widened["type"] = "object"
-    # A server may send anything here; if the result is still outside of the subset, the tool stays
-    # usable with a free-form input.
+    # A server may send any JSON. If the result is not in the subset, the tool gets a free-form
+    # input and remains usable.
     if check_schema(widened):
         return {"type": "object", "description": f"({_note('schema', schema)})"}
     return widened
@@ -48,7 +48,7 @@ class _Widening:
         self._walk = Walk(root, max_parts=_MAX_PARTS, max_depth=_MAX_DEPTH)
 
     def part(self, given: object, inside: tuple[str, ...], depth: int) -> Schema:
-        """Widen one part; `inside` are the references that led to it."""
+        """Widen a subschema; `inside` are the references that were followed to it."""
         is_within_limits = self._walk.visit(depth)
         if not is_schema(given):
             return {"description": "(no value is valid here)"} if given is False else {}
@@ -62,7 +62,8 @@ class _Widening:
             part["properties"] = {
                 name: self.part(inner, inside, depth + 1) for name, inner in properties.items()
             }
-        # With `prefixItems`, `items` describes the rest only; for all items it would be narrower.
+        # With `prefixItems`, `items` applies only to later items; for all items it would be
+        # narrower.
         if is_schema(schema.get("items")) and "prefixItems" not in schema:
             part["items"] = self.part(schema["items"], inside, depth + 1)
         for keyword in ("anyOf", "oneOf"):
@@ -77,7 +78,7 @@ class _Widening:
     def _flatten(
         self, given: Schema, inside: tuple[str, ...], depth: int
     ) -> tuple[Schema, tuple[str, ...], int]:
-        """Merge what a schema refers to and what its `allOf` lists into it."""
+        """Merge the target of its reference and the members of its `allOf` into a schema."""
         schema = dict(given)
         while (reference := split_reference(schema)) is not None:
             name, schema = reference
@@ -88,7 +89,7 @@ class _Widening:
             inside, depth = (*inside, name), depth + 1
             schema = _both(schema, target)
         for branch in _schemas(schema.pop("allOf", None)):
-            # The branch is flattened first, so that references in it are merged, too.
+            # The member is flattened first, so that its references are merged, too.
             if self._walk.visit(depth + 1):
                 flat, _, _ = self._flatten(branch, inside, depth + 1)
                 schema = _both(schema, flat)
@@ -96,7 +97,7 @@ class _Widening:
 
 
 def _scalar_keywords(schema: Schema, notes: list[str]) -> Schema:
-    """Return the keywords that hold no schemas, as far as the subset has them."""
+    """Return the keywords of the subset that contain no schemas."""
     part: Schema = {}
     is_nullable = schema.get("nullable") is True
     given = _list(schema.get("type"))
@@ -128,7 +129,7 @@ def _note(keyword: str, value: object) -> str:
 
 
 def _any_of(branches: list[Schema], keyword: str, notes: list[str]) -> Schema:
-    """Return what is true of every value that fits one of the branches."""
+    """Return a schema that accepts every value that one of the branches accepts."""
     not_null = [branch for branch in branches if branch.get("type") != "null"]
     # The usual form of an optional value.
     if len(not_null) == 1 and len(branches) > 1:
@@ -145,16 +146,16 @@ def _any_of(branches: list[Schema], keyword: str, notes: list[str]) -> Schema:
 
 
 def _or_null(branch: Schema) -> Schema:
-    opened = dict(branch)
-    if "type" in opened:
-        opened["type"] = list(dict.fromkeys([*_list(opened["type"]), "null"]))
-    if "enum" in opened:
-        opened["enum"] = [*opened["enum"], None]
-    return opened
+    nullable = dict(branch)
+    if "type" in nullable:
+        nullable["type"] = list(dict.fromkeys([*_list(nullable["type"]), "null"]))
+    if "enum" in nullable:
+        nullable["enum"] = [*nullable["enum"], None]
+    return nullable
 
 
 def _both(first: Schema, second: Schema) -> Schema:
-    """Merge two schemas that both apply; where they state the same keyword, the first counts."""
+    """Merge two schemas that both apply; for a keyword in both, the first one is used."""
     merged = {**second, **first}
     if is_schema(first.get("properties")) and is_schema(second.get("properties")):
         merged["properties"] = {**second["properties"], **first["properties"]}
@@ -177,7 +178,7 @@ def _schemas(value: object) -> list[Schema]:
 
 
 def _list(value: object) -> list[Any]:
-    """Return a list as it is, nothing as an empty list, and one value as a list of one."""
+    """Return a list unchanged, None as an empty list, and any other value as a list of one."""
     if isinstance(value, list):
         return cast("list[Any]", value)
     return [] if value is None else [value]
