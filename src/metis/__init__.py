@@ -1,6 +1,6 @@
-"""One canonical form for conversations with language models, and every wire format from it.
+"""One canonical form for conversations with language models, and codecs for their wire formats.
 
-Names are loaded when they are first used, so that `import metis` costs next to nothing.
+Names are imported when they are first used, so that `import metis` is fast.
 """
 
 from importlib import import_module
@@ -50,18 +50,19 @@ if TYPE_CHECKING:
     )
     from metis.catalog import cost, price, reprice
     from metis.session import Metis, Options, Reply, Session, ask, open_sync
-    from metis.session import open_metis as open  # noqa: A004 - the word for it, `metis.open`
+    from metis.session import open_metis as open  # noqa: A004 - called as `metis.open`
     from metis.tools import tool
 
-_HOME: dict[str, str] = {
+_MODULE_OF: dict[str, str] = {
     **dict.fromkeys(("cost", "price", "reprice"), "metis.catalog"),
     "tool": "metis.tools",
     **dict.fromkeys(
         ("Metis", "Options", "Reply", "Session", "ask", "open", "open_sync"), "metis.session"
     ),
 }
-_CALLED = {"open": "open_metis"}
-"""What a name is called at home, where it is another."""
+"""The modules of the names that `metis.canonical` does not define."""
+_NAME_IN_MODULE = {"open": "open_metis"}
+"""The names in those modules, where they differ."""
 
 __all__ = [
     "SPEC_VERSION",
@@ -126,7 +127,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'metis' has no attribute {name!r}")
     if name in ("adapters", "canonical", "catalog", "session", "store"):
         return import_module(f"metis.{name}")
-    value = getattr(import_module(_HOME.get(name, "metis.canonical")), _CALLED.get(name, name))
+    module = import_module(_MODULE_OF.get(name, "metis.canonical"))
+    value = getattr(module, _NAME_IN_MODULE.get(name, name))
     globals()[name] = value
     return value
 

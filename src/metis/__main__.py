@@ -1,4 +1,4 @@
-"""`python -m metis` is `metis`."""
+"""Runs the command line program by `python -m metis`."""
 
 from metis.cli.main import main
 

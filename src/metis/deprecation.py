@@ -1,6 +1,6 @@
-"""Deprecated public names: they keep working for a while, with a warning that names the new one.
+"""Deprecated public names: they still work, with a warning that contains the new name.
 
-`docs/compatibility.md` says which names are public and how long deprecated ones stay.
+`docs/compatibility.md` states which names are public and how long deprecated ones are supported.
 """
 
 import sys
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def renamed_names(module: str, renamed: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a module's `__getattr__` that finds old names under their new ones.
+    """Return a module's `__getattr__` that returns the value of the new name for an old one.
 
     Assign it under `if not TYPE_CHECKING`: type checkers would allow any attribute otherwise.
     """
@@ -31,7 +31,7 @@ def renamed_names(module: str, renamed: Mapping[str, str]) -> Callable[[str], ob
 
 
 def renamed_parameters(**renamed: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function take old keyword arguments as well: `old="new"`."""
+    """Return a decorator by which a function also accepts old keyword arguments: `old="new"`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 else:
 
     class RenamedFields(StructMeta):
-        """Metaclass of Structs that take old fields as well; `renamed_fields` names them."""
+        """Metaclass of Structs that also accept the old fields in their `renamed_fields`."""
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102, N805 - a metaclass
             _rename(f"{cls.__name__}()", kwargs, cls.renamed_fields)
@@ -68,5 +68,5 @@ def _rename(callee: str, arguments: dict[str, Any], renamed: Mapping[str, str]) 
 
 def _warn(old: str, new: str, *, stacklevel: int = 3) -> None:
     text = f"{old} is deprecated and will be removed; use {new}"
-    # The level of the caller that uses the old name, since that is the line to change.
+    # The stack level is that of the caller that uses the old name: the line to change.
     warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)

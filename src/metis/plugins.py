@@ -1,8 +1,8 @@
-"""Plugins: what other packages add to metis by entry points, found without importing them.
+"""Plugins: extensions by entry points of other packages, listed without importing them.
 
-A package names what it adds in its metadata, under one of the groups of `GROUPS`. Nothing is
-imported before it is needed, and a plugin that fails is logged, listed by `metis plugins` and
-skipped. Plugins add; they replace nothing that metis has itself.
+A package declares its extensions in its metadata, under one of the groups of `GROUPS`. A plugin is
+imported when it is needed; one that fails is logged, listed by `metis plugins` and skipped. Plugins
+cannot replace what metis itself has.
 """
 
 import logging
@@ -36,7 +36,7 @@ GROUPS: Mapping[str, str] = {
     PRICE_TABLES: "price table",
     HOOKS: "hook",
 }
-"""The groups of entry points, and what each adds."""
+"""The kind of extension of each group of entry points."""
 
 SWITCH = "METIS_PLUGINS"
 """The environment variable that turns all plugins off with the value `off`."""
@@ -63,16 +63,16 @@ class Plugin(Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """What it adds, in words."""
+        """The kind of extension, as a text for users."""
         return GROUPS[self.group]
 
     @property
     def location(self) -> str:
-        """Where the object is, as its package names it."""
+        """The module and the path of the object in it."""
         return f"{self.module}:{self.attribute}" if self.attribute else self.module
 
     def load(self) -> Any:
-        """Import the object; raises whatever its module raises."""
+        """Import and return the object; its module may raise any exception."""
         value: Any = import_module(self.module)
         return reduce(getattr, filter(None, self.attribute.split(".")), value)
 
@@ -81,7 +81,7 @@ _failures: dict[Plugin, str] = {}
 
 
 def failure_of(plugin: Plugin) -> str | None:
-    """Return why a plugin could not be used when it was last loaded; None if it could."""
+    """Return why the last attempt to load a plugin failed; None if it did not."""
     return _failures.get(plugin)
 
 
@@ -96,7 +96,7 @@ def load_plugins(
     *,
     reserved: Collection[str] = (),
 ) -> dict[str, T]:
-    """Import the plugins of a group; return what `read` makes of each, by name.
+    """Import the plugins of a group; return the results of `read` by plugin name.
 
     `read` raises an error for an object of the wrong kind. A plugin that fails, or whose name is
     reserved or used by another, is logged and left out.
@@ -114,10 +114,10 @@ def load_plugins(
 
 
 def load_plugin(plugin: Plugin, read: Callable[[Plugin, Any], T]) -> T | None:
-    """Import one plugin; return what `read` makes of it, or None if it failed."""
+    """Import one plugin; return the result of `read`, or None if it failed."""
     try:
         value = read(plugin, plugin.load())
-    # A module that ends the process, like one that raises anything, must not end metis.
+    # A module that raises any exception or calls `sys.exit` must not end metis.
     except (Exception, SystemExit) as error:  # noqa: BLE001 - code of other packages raises anything
         _fail(plugin, f"{type(error).__name__}: {' '.join(str(error).split())}"[:500])
         return None
@@ -138,9 +138,9 @@ def is_switched_off() -> bool:
 
 @cache
 def installed_plugins() -> tuple[Plugin, ...]:
-    """Return every plugin of every installed package, the first of those with one name first.
+    """Return every plugin of every installed package, in the order of the import path.
 
-    Only the files that name entry points are read: 110 packages take about one millisecond, where
+    Only the files with entry points are read: 110 packages take about one millisecond, where
     `importlib.metadata` takes forty, more than everything else before a first prompt.
     """
     if is_switched_off():
@@ -149,7 +149,7 @@ def installed_plugins() -> tuple[Plugin, ...]:
     packages: set[str] = set()
     for directory in dict.fromkeys(sys.path):
         for path, package, version in sorted(_metadata_directories(directory or ".")):
-            # As Python has it: of two copies of a package the first on the path counts.
+            # Python imports the first of two copies of a package on the path, so only that counts.
             if package.lower() not in packages:
                 packages.add(package.lower())
                 rows += _read_entry_points(path, package, version)

@@ -314,12 +314,10 @@ class Adapter(ClientSide):
     ) -> int:
         """Return an estimate of the input tokens of a request, without a network call."""
         facts = self._model(self.wire_model(model))
-        sent_messages = tools if facts.capabilities.supports_tools else ()
+        sent_tools = tools if facts.capabilities.supports_tools else ()
         if self.profile.issuer_scope:
             messages = for_issuer(messages, self.profile)
-        return TokenEstimate(facts.token_rates, facts.target).request_tokens(
-            messages, sent_messages
-        )
+        return TokenEstimate(facts.token_rates, facts.target).request_tokens(messages, sent_tools)
 
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None

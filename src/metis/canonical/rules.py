@@ -345,7 +345,7 @@ class _SessionChecker:
             self._session_of_call[call.id] = message.session_id
         # Results are matched by id, so that a second call with the same id would get none.
         elif session_id == message.session_id:
-            text = f"{call.id!r} was used before; a retry gets a new id"
+            text = f"{call.id!r} is the id of an earlier call; a retry needs a new id"
             yield Problem(path=path, rule="M-141", text=text)
         else:
             text = f"{call.id!r} belongs to session {session_id!r}"

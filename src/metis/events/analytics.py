@@ -36,7 +36,7 @@ class CostLine(Struct, frozen=True, kw_only=True):
 
 
 class CacheUsage(Struct, frozen=True, kw_only=True):
-    """How much of the input came from a cache."""
+    """The input tokens by whether they were read from a cache."""
 
     uncached_tokens: int
     cached_tokens: int
@@ -44,13 +44,13 @@ class CacheUsage(Struct, frozen=True, kw_only=True):
 
     @property
     def hit_rate(self) -> float | None:
-        """The fraction that came from a cache, or None if there was no input."""
+        """The fraction of tokens that was read from a cache, or None if there was no input."""
         total = self.uncached_tokens + self.cached_tokens + self.written_tokens
         return self.cached_tokens / total if total else None
 
 
 class RoutingReport(Struct, frozen=True, kw_only=True):
-    """How often each routing slot decided; every slot is listed."""
+    """How often each routing slot chose the model; every slot is listed."""
 
     by_slot: Mapping[str, int]
     by_model: Mapping[str, int]
@@ -70,13 +70,13 @@ class Reliability(Struct, frozen=True, kw_only=True):
 
 
 class RepricedTotals(Struct, frozen=True, kw_only=True):
-    """What calls cost, and what they would cost under another price table."""
+    """The cost of calls, and their cost under another price table."""
 
     pricing_version: str
     old_cost_usd: Decimal
     new_cost_usd: Decimal
     unpriced: Mapping[str, int]
-    """Calls by model that the table has no price for; they are in neither sum."""
+    """The number of calls without a price in the table, by model; they are in neither sum."""
 
 
 _SUMMED_FIELDS = CostLine.__struct_fields__[1:]
@@ -110,7 +110,7 @@ def _add(line: CostLine, call: LlmCallCompleted | LlmCallFailed) -> CostLine:
 
 
 def cache_usage(events: Iterable[Event]) -> CacheUsage:
-    """Return how much of all input came from a cache."""
+    """Return how many input tokens were read from a cache, written to one, or neither."""
     calls = [call.payload for call in _calls(events)]
     return CacheUsage(
         uncached_tokens=sum(call.input_tokens for call in calls),
@@ -121,7 +121,7 @@ def cache_usage(events: Iterable[Event]) -> CacheUsage:
 
 def routing_report(events: Iterable[Event]) -> RoutingReport:
     """Count the slots, models and rejection reasons of routing decisions."""
-    # Slots that never decided are listed as well: a zero shows a rule that never matches.
+    # Slots that never chose are listed, too: a zero may show a rule that never matches.
     by_slot = {policy.value: 0 for policy in ChainPolicy}
     by_model: dict[str, int] = {}
     rejected: dict[str, int] = {}
@@ -156,12 +156,12 @@ def reliability(
         payload = event.payload
         if isinstance(payload, LlmCallCompleted | LlmCallFailed):
             group = getattr(payload, grouping)
-            took = latencies.setdefault(group, [])
-            failed = errors.setdefault(group, {})
+            group_latencies = latencies.setdefault(group, [])
+            group_errors = errors.setdefault(group, {})
             if isinstance(payload, LlmCallCompleted):
-                took.append(payload.latency_ms)
+                group_latencies.append(payload.latency_ms)
             else:
-                _count(failed, payload.error_class)
+                _count(group_errors, payload.error_class)
     return {group: _reliability(latencies[group], errors[group]) for group in sorted(latencies)}
 
 
@@ -194,7 +194,7 @@ def reprice_calls(events: Iterable[Event], table: PriceTable) -> RepricedTotals:
         for call in _calls(events):
             try:
                 amount = cost(_usage(call.payload), call.payload.model, table=table)
-            # A model without a price would make both sums wrong, so it is in neither.
+            # Calls without a price are in neither sum, so that the two can be compared.
             except MetisError:
                 _count(unpriced, call.payload.model)
                 continue
@@ -212,7 +212,7 @@ def _usage(call: LlmCallCompleted | LlmCallFailed) -> Usage:
 
 
 def _calls(events: Iterable[Event]) -> Iterator[_Call]:
-    """Yield the calls that cost something: complete ones, and those that failed on the way."""
+    """Yield the calls with a cost: complete ones, interrupted ones, and those of summaries."""
     for event in events:
         match event.payload:
             case LlmCallCompleted() as payload:
@@ -249,7 +249,7 @@ _GROUPS: Mapping[Grouping, Callable[[_Call], str]] = {
     "session": lambda call: call.event.session_id,
     "day": lambda call: _utc(call, "%Y-%m-%d"),
     "hour": lambda call: _utc(call, "%Y-%m-%dT%H"),
-    # Calls of the terminal have no user and no team; `null` keeps them in the totals.
+    # Calls of the terminal have no user and no team; with `null` they are in the totals.
     "user": lambda call: call.payload.user_id or "null",
     "team": lambda call: call.payload.team_id or "null",
     "none": lambda _: "all",

@@ -12,7 +12,7 @@ SCOPES: tuple[BudgetScope, ...] = ("session", "day", "month")
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """Limits in US dollars; None stands for no limit. Days and months are those of UTC."""
+    """Limits in US dollars; None is no limit. Days and months are those of UTC."""
 
     session_usd: Decimal | None = None
     day_usd: Decimal | None = None
@@ -36,7 +36,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 
 
 class Spending(Struct, frozen=True, kw_only=True):
-    """What was spent so far, in US dollars."""
+    """The amounts spent so far, in US dollars."""
 
     session_usd: Decimal = Decimal(0)
     day_usd: Decimal = Decimal(0)
@@ -48,7 +48,7 @@ class Spending(Struct, frozen=True, kw_only=True):
 
 
 class BudgetVerdict(Struct, frozen=True, kw_only=True):
-    """What a check found, as event payloads; the call is allowed if nothing is exceeded."""
+    """The result of a check, as event payloads; the call is allowed if no limit is exceeded."""
 
     exceeded: tuple[BudgetExceeded, ...] = ()
     warnings: tuple[BudgetWarned, ...] = ()
@@ -59,8 +59,8 @@ def check_budget(
 ) -> BudgetVerdict:
     """Compare spending with a budget, before a call.
 
-    A limit that is reached stops the call. Of the warning levels that are passed only the highest
-    is reported, once: `warned` holds the level that was reported last for each scope.
+    A limit that is reached stops the call. Of the warning levels that are reached only the highest
+    is reported, once: `warned` has the level that was last reported for each scope.
     """
     exceeded: list[BudgetExceeded] = []
     warnings: list[BudgetWarned] = []
@@ -68,14 +68,16 @@ def check_budget(
         limit, amount = budget.limit(scope), spending.amount(scope)
         if limit is None:
             continue
-        # At the limit already: a call costs something, so the next one would exceed it.
+        # Spending that equals the limit stops the call, because its cost would exceed the limit.
         if amount >= limit:
             exceeded.append(BudgetExceeded(scope=scope, limit_usd=limit, spent_usd=amount))
             continue
         reported = (warned or {}).get(scope, Decimal(0))
-        passed = [level for level in budget.warn_at if amount >= level * limit and level > reported]
-        if passed:
+        new_levels = [
+            level for level in budget.warn_at if amount >= level * limit and level > reported
+        ]
+        if new_levels:
             warnings.append(
-                BudgetWarned(scope=scope, level=max(passed), limit_usd=limit, spent_usd=amount)
+                BudgetWarned(scope=scope, level=max(new_levels), limit_usd=limit, spent_usd=amount)
             )
     return BudgetVerdict(exceeded=tuple(exceeded), warnings=tuple(warnings))

@@ -1,9 +1,9 @@
 """Bus: delivers events to all subscribers, in order, without waiting for any of them.
 
-Each subscriber has a queue and a task of its own, so one that is slow or raises delays no other.
-A full queue is an error for the emitter, and then no subscriber gets the event; nothing is dropped
-silently. What a subscriber raises is logged and never becomes an event, so there is no recursion.
-A bus belongs to one event loop.
+Each subscriber has its own queue and task, so that a slow or failing one does not delay the others.
+A full queue is an error for the emitter, and then no subscriber gets the event; no event is dropped
+silently. An exception of a subscriber is logged and never becomes an event, which could recurse. A
+bus belongs to one event loop.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = logging.getLogger("metis.events")
 CAPACITY = 10_000
 """How many events may wait for one subscriber."""
 CLOSING_S = 30.0
-"""How long a subscriber may take for its queue when the bus is closed."""
+"""How long a subscriber may take to empty its queue when the bus is closed."""
 
 Handler = Callable[[Event], Awaitable[None]]
 BatchHandler = Callable[[Sequence[Event]], Awaitable[None]]
@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class Filter(Struct, frozen=True, kw_only=True):
-    """Which events a subscriber gets; None stands for all."""
+    """Which events a subscriber gets; None is all."""
 
     session_ids: AbstractSet[str] | None = None
     types: AbstractSet[str] | None = None
@@ -78,8 +78,8 @@ class Subscription:
         self._bus = bus
         self._deliver = deliver
         self._has_more = asyncio.Event()
-        # `drain` waits for this; it is set only after the handler has returned, not when the queue
-        # is empty.
+        # `drain` waits for this. It is set after the handler has returned, since an empty queue
+        # does not mean that the last event was handled.
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"bus:{name}")
@@ -109,7 +109,7 @@ class Subscription:
             await self._has_more.wait()
             self._has_more.clear()
             while self.queue:
-                # A snapshot: the emitter may append while the handler runs.
+                # A copy, because the emitter may append while the handler runs.
                 batch = tuple(self.queue)
                 await self._deliver_safely(batch)
                 for _ in batch:  # a batch counts against the capacity until it is delivered
@@ -120,18 +120,19 @@ class Subscription:
         try:
             await self._deliver(batch)
         except asyncio.CancelledError as error:
-            # A handler may be cancelled by itself; only a cancelled task ends the subscription.
+            # A task inside the handler may be cancelled; only a cancellation of the subscription's
+            # task ends it.
             if self._task.cancelling():
                 raise
-            _warn(self.name, error)  # the handler cancelled something of its own
+            _warn(self.name, error)
         except Exception as error:  # noqa: BLE001 - a failing subscriber affects no other
             _warn(self.name, error)
 
 
 class Bus:
-    """Gives events an id and a time, and delivers them to matching subscribers.
+    """Creates events with an id and a time, and delivers them to matching subscribers.
 
-    A strict bus raises on an invalid event; another one logs and drops it.
+    A strict bus raises on an invalid event; any other logs and drops it.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class Bus:
     def subscribe_batches(
         self, handler: BatchHandler, *, name: str, event_filter: Filter = EVERYTHING
     ) -> Subscription:
-        """Call an async function with all queued events, such as to write them together."""
+        """Call an async function with all queued events, for example to write them together."""
         subscription = Subscription(self, name, event_filter, handler)
         self._subscriptions.append(subscription)
         return subscription
@@ -212,11 +213,14 @@ class Bus:
     ) -> Callable[[], None]:
         """Call a plain function inside `emit`; the returned function ends the subscription.
 
-        It must return at once and must not emit.
+        The function must return at once and must not emit.
+
+        Raises:
+            EventError: the function is async, or marked with `slow`.
         """
         # A slow function inside `emit` would delay the turn that emits.
         if inspect.iscoroutinefunction(handler) or getattr(handler, "is_slow", False):
-            raise EventError(f"subscriber {name!r} is slow and cannot listen on the fast path")
+            raise EventError(f"subscriber {name!r} is slow or async; use Bus.subscribe instead")
         entry = (name, event_filter, handler)
         self._fast.append(entry)
         return lambda: self._fast.remove(entry)
@@ -244,7 +248,7 @@ class Bus:
             raise EventError("a subscriber on the fast path cannot emit")
 
     def _deliver(self, event: Event) -> None:
-        # Every queue is checked before the first is filled: all subscribers get an event, or none.
+        # All queues are checked first, so that either all subscribers get an event or none.
         matching = [
             subscription
             for subscription in self._subscriptions
@@ -262,7 +266,7 @@ class Bus:
                 self._call_fast(name, handler, event)
 
     def _call_fast(self, name: str, handler: FastHandler, event: Event) -> None:
-        # An emit from here would deliver the inner event before the outer one.
+        # An emit inside of the handler would deliver the inner event before the outer one.
         self._is_in_fast_path = True
         try:
             handler(event)
@@ -273,10 +277,10 @@ class Bus:
 
 
 def subscribe_hooks(bus: Bus) -> None:
-    """Deliver the events of a bus to the hooks of plugins, as chats and the gateway do.
+    """Subscribe the hooks of plugins to a bus; chats and the gateway call this.
 
-    A hook is a function, async or not, that gets an `Event`; its package names it under the entry
-    point group `metis.hooks`. Events contain no text of a conversation.
+    A hook is a function, async or not, with an `Event` as its argument; its package names it under
+    the entry point group `metis.hooks`. Events contain no text of a conversation.
     """
     for name, handler in plugin_hooks().items():
         bus.subscribe(handler, name=f"hook {name}")
@@ -292,7 +296,7 @@ def _read_hook(_plugin: Plugin, value: object) -> Handler:
         raise TypeError(f"expected a function of an event, got {value!r:.80}")
     if inspect.iscoroutinefunction(value):
         return cast("Handler", value)
-    # A blocking function must not hold up the turn, nor the gateway.
+    # In a thread: a blocking function must not delay the turn or the gateway.
     return partial(asyncio.to_thread, cast("FastHandler", value))
 
 

@@ -1,4 +1,4 @@
-"""Event: one thing that happened, as a value and as bytes."""
+"""Event: the envelope of a payload, with its encoding, decoding and validation."""
 
 import logging
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ PAYLOAD_MODULES = (turn_events, system_events)
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One thing that happened; ids increase, and `parent_event_id` names the cause."""
+    """One event; ids increase with time, and `parent_event_id` is the event that caused it."""
 
     id: str
     timestamp: datetime
@@ -62,13 +62,17 @@ class _Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 encode_json = msgspec.json.Encoder(order="sorted").encode
-"""Encodes an event or a payload; the same value always gives the same bytes."""
+"""Encodes an event or a payload; equal values always give equal bytes."""
 
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
 
 
 def read_event(data: bytes | str) -> Event | None:
-    """Decode an event; one of an unknown type is skipped with a warning and gives None."""
+    """Decode an event; None with a warning if its type is unknown.
+
+    Raises:
+        InvalidEventError: the bytes are not an event.
+    """
     try:
         envelope = _read_envelope(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -82,10 +86,10 @@ def read_event(data: bytes | str) -> Event | None:
 
 
 def read_payload(event_type: str, data: bytes) -> Payload | None:
-    """Decode a payload; None with a warning if this version does not know it."""
+    """Decode a payload; None with a warning if its type is unknown or its data invalid."""
     row = CATALOGUE.get(event_type)
     if row is None:
-        # A newer version may have written it; older readers must not fail on its trace.
+        # A newer version may have written it; an older one must still read the trace.
         log.warning("skipped an event of the unknown type %.80r", event_type)
         return None
     try:
@@ -98,19 +102,19 @@ def read_payload(event_type: str, data: bytes) -> Payload | None:
 def validate_payload(
     payload: Payload, sensitivity: Sensitivity | None = None
 ) -> tuple[EventType, Payload]:
-    """Return the catalogue row of a payload, and the payload as a trace will give it back.
+    """Return the catalogue row of a payload, and the payload as it is read from a trace.
 
     Raises:
-        InvalidEventError: the payload is not in the catalogue, cannot be stored, or would be less
-            open than its type allows.
+        InvalidEventError: the payload is not in the catalogue or cannot be stored, or the given
+            sensitivity is more private than that of its type.
     """
     row = event_type_of(payload)
     if row is None:
         name = type(payload).__name__
         raise InvalidEventError(f"{name} is not in the catalogue of events")
     try:
-        # The round trip checks the types, which constructors do not, and makes live events equal
-        # stored ones.
+        # The round trip checks the types, which constructors do not, and ensures that a live event
+        # equals the stored one.
         stored = row.decode(encode_json(payload))
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise InvalidEventError(str(error), path=f"$.{row.type}") from None
@@ -121,9 +125,9 @@ def validate_payload(
 
 
 def unfinished_events(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Return the events that started something which never ended, as after a crash."""
+    """Return the start events without an end event, such as after a crash."""
     all_events = list(events)
-    # The end of something names its start as the cause.
+    # An end event has its start event as the parent.
     ended = {(event.parent_event_id, event.type) for event in all_events}
     return tuple(
         event

@@ -1,7 +1,7 @@
-"""Exports of events: JSON lines, CSV, and OpenTelemetry spans as OTLP/JSON; for programs.
+"""Exports of events: JSON lines, CSV, and OpenTelemetry spans as OTLP/JSON.
 
-The same events always give the same bytes: ids of traces and spans are hashes of ours. Spans are
-named after the GenAI semantic conventions: a turn is one trace with the turn itself
+The same events always give the same bytes: the ids of traces and spans are hashes of our ids. The
+names of spans follow the GenAI semantic conventions: a turn is one trace with a span for the turn
 (`invoke_agent`), each model call (`chat`) and each tool run (`execute_tool`). No other module
 depends on the conventions.
 """
@@ -34,7 +34,7 @@ from metis.version import __version__
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INTERNAL, _CLIENT = 1, 3
 _OK, _ERROR = 1, 2
-# The conventions have other names for some providers.
+# The names of the conventions, where they differ from ours.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -57,7 +57,7 @@ def write_jsonl(events: Iterable[Event]) -> Iterator[bytes]:
 
 
 def read_jsonl(lines: Iterable[bytes]) -> Iterator[Event]:
-    """Yield the events of such lines; unknown types are skipped with a warning."""
+    """Yield the events of lines of JSON; unknown types are skipped with a warning."""
     events = (read_event(line) for line in lines if line.strip())
     return (event for event in events if event is not None)
 
@@ -84,12 +84,12 @@ def _csv_line(cells: Iterable[str]) -> bytes:
 
 
 def _escape_formula(cell: str) -> str:
-    # A spreadsheet would run a cell that begins like a formula; the apostrophe makes it text.
+    # A spreadsheet would evaluate a cell that begins like a formula; the apostrophe makes it text.
     return f"'{cell}" if cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
 class _SpanPart(NamedTuple):
-    """What an event adds to its span."""
+    """The attributes and the error that an event adds to its span."""
 
     attributes: Attributes
     error: str | None = None
@@ -222,7 +222,7 @@ def _turn_completed(turn: TurnCompleted) -> _SpanPart:
 
 
 def _call_completed(call: LlmCallCompleted) -> _SpanPart:
-    # The conventions count all input under `input_tokens`, also what came from a cache.
+    # In the conventions `input_tokens` includes cached tokens.
     first_ms = call.time_to_first_chunk_ms
     return _SpanPart(
         {
@@ -293,7 +293,7 @@ def _trace_id(event: Event) -> str:
 
 
 def _span_id(event: Event) -> str:
-    # A hash makes a repeated export idempotent: the collector sees the same span.
+    # A hash makes repeated exports idempotent: the collector gets the same span id.
     return hashlib.sha256(event.id.encode()).hexdigest()[:16]
 
 

@@ -1,8 +1,9 @@
-"""Redaction: events without what a reader must not see.
+"""Redaction: removes private data from events.
 
-`pseudonymize` replaces people and places by pseudonyms; `redact_private` removes private text as
-well. The same salt gives the same result, and a second application changes nothing. Ids, causes,
-times, actors and types stay. `aggregate_only` leaves no event, only sums.
+`pseudonymize` replaces the names of users, teams, workspaces and sessions by pseudonyms;
+`redact_private` also removes private text. The same salt gives the same result, and a second
+application changes nothing. Event ids, parents, times, actors and types are not changed.
+`aggregate_only` returns no events, only sums.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from metis.events.event import SYSTEM_SESSION, Event
 from metis.events.registry import Field, Sensitivity
 
 REDACTED = "[REDACTED]"
-"""Replaces private text."""
+"""The text in place of private text."""
 _PSEUDONYM = re.compile(r"ps:[a-z]+:[0-9a-f]{16}")
 S = TypeVar("S", bound=Struct)
 
@@ -46,18 +47,18 @@ class Total(Struct, frozen=True, kw_only=True):
 
 def pseudonym(text: str, tag: str, salt: str = "") -> str:
     """Return the pseudonym of a name; the same name and salt always give the same."""
-    # A second run must not hash a pseudonym again.
+    # A pseudonym is not hashed again, so that a second application changes nothing.
     if _PSEUDONYM.fullmatch(text):
         return text
-    # With a salt nobody can guess a name by hashing candidates.
+    # The salt prevents guessing a name by hashing candidates.
     digest = hmac.new(salt.encode(), f"{tag}:{text}".encode(), hashlib.sha256)
     return f"ps:{tag}:{digest.hexdigest()[:16]}"
 
 
 def redact(events: Iterable[Event], mode: Redaction, *, salt: str = "") -> Iterator[Event]:
-    """Yield events without what the mode removes; none at all for `aggregate_only`."""
+    """Yield events without the data that the mode removes; none for `aggregate_only`."""
     if mode is Redaction.AGGREGATE_ONLY:
-        # Even a count per event would show when somebody worked.
+        # Even the times of single events would show when a user worked.
         return iter(())
     if mode is Redaction.PASSTHROUGH:
         return iter(events)
@@ -68,7 +69,7 @@ def _redact(event: Event, salt: str, *, hide_private: bool) -> Event:
     session, turn = event.session_id, event.turn_id
     return replace(
         event,
-        # `system` identifies nobody, and readers filter by it.
+        # `system` is not a user's session, and readers filter by it.
         session_id=session if session == SYSTEM_SESSION else pseudonym(session, "session", salt),
         turn_id=None if turn is None else pseudonym(turn, "turn", salt),
         payload=_redact_fields(
@@ -81,7 +82,7 @@ def _redact_fields(value: S, fields: Mapping[str, Field], salt: str, *, hide_pri
     changed = {
         name: _redact_value(getattr(value, name), field, salt, hide_private=hide_private)
         for name, field in fields.items()
-        # Names that users chose stay readable in these modes; they identify nobody.
+        # Names that users chose, as of rules and tools, are not personal and stay readable.
         if field.sensitivity in (Sensitivity.PRIVATE, Sensitivity.PSEUDONYMOUS)
     }
     return replace(value, **changed) if changed else value
@@ -101,7 +102,7 @@ def _redact_value(value: Any, field: Field, salt: str, *, hide_private: bool) ->
 
 
 def aggregate(events: Iterable[Event]) -> tuple[Total, ...]:
-    """Return counts and sums by day and type, in that order, and nothing about single events."""
+    """Return counts and sums by day and type, sorted, without data of single events."""
     counts: dict[tuple[str, str], int] = {}
     sums: dict[tuple[str, str], dict[str, Decimal]] = {}
     # Sums of exact decimals stay exact, whatever the context of the caller.
@@ -125,6 +126,5 @@ def _numbers(event: Event) -> Iterator[tuple[str, Decimal]]:
             if isinstance(value, int | Decimal):
                 yield name, Decimal(value)
             elif isinstance(value, float):
-                # `repr` gives the shortest decimal of a float; `Decimal(value)` would give 50
-                # digits.
+                # `repr` gives the shortest decimal of a float; `Decimal(value)` has 50 digits.
                 yield name, Decimal(repr(value))

@@ -1,8 +1,8 @@
-"""Registry of event types: the closed catalogue, and how private each type and field is.
+"""Registry of event types: the closed catalogue, with the sensitivity of each type and field.
 
-A payload class enters the catalogue by `@event_type(...)`. Its fields are aggregatable unless their
-type says otherwise: a reference to a person or thing (`UserRef`), which a pseudonym can replace, or
-`Private` text, which can only be redacted. No event has a field for the text of a conversation.
+A payload class is added to the catalogue by `@event_type(...)`. Its fields are aggregatable unless
+they have another type: a reference to a user or thing (`UserRef`), which a pseudonym can replace,
+or `Private` text, which can only be redacted. No event has a field for the text of a conversation.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from metis.canonical.errors import InvalidEventError
 
 
 class Sensitivity(StrEnum):
-    """Who may see an event, from the fewest to the most."""
+    """How private an event or a field is, from the most to the least private."""
 
     PRIVATE = "private"
     USER_CONTROLLED = "user_controlled"
@@ -27,7 +27,7 @@ class Sensitivity(StrEnum):
 
     @property
     def openness(self) -> int:
-        """The position in this order, from 0 for private."""
+        """The position in the order, from 0 for private."""
         return list(Sensitivity).index(self)
 
 
@@ -42,7 +42,7 @@ class Actor(StrEnum):
 
 
 Private = Annotated[str, Meta(extra={"sensitivity": "private"})]
-"""Text that may reveal what somebody works on: paths, commands, error messages."""
+"""Text that may reveal what a user works on: paths, commands, error messages."""
 UserNamed = Annotated[str, Meta(extra={"sensitivity": "user_controlled"})]
 """A name that the user chose: of a rule, a tool, a skill."""
 SessionRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": "session"})]
@@ -53,22 +53,22 @@ WorkspaceRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": 
 RequestRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": "request"})]
 
 
-# Unknown fields are forbidden: a field that nobody classified could leak private text.
+# Unknown fields are forbidden: a field without a sensitivity could leak private text.
 class Payload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The data of one event; each event type has a subclass."""
 
     def __post_init__(self) -> None:
-        """Refuse amounts of money that are not numbers, also when decoding."""
+        """Refuse amounts of money that are not finite, also when decoding."""
         for name in _money_fields(type(self)):
             value = getattr(self, name)
-            # NaN would make every later sum NaN, and JSON has no spelling for it.
+            # NaN would make every later sum NaN, and JSON cannot express it.
             if type(value) is Decimal and not value.is_finite():
                 raise InvalidEventError(f"{value} is not an amount of money", path=f"$.{name}")
 
 
 @cache
 def _money_fields(payload: type[Payload]) -> tuple[str, ...]:
-    """Return the fields that hold amounts, so that each event looks at no others."""
+    """Return the fields with amounts of money; cached, because every event checks them."""
     hints = get_type_hints(payload)
     return tuple(name for name in payload.__struct_fields__ if "Decimal" in str(hints[name]))
 
@@ -79,19 +79,19 @@ class EventType(Struct, frozen=True, kw_only=True):
     payload: type[Payload]
     type: str
     sensitivity: Sensitivity
-    """The most private case; an emitter may only be more open than this."""
+    """The sensitivity of the type; an emitter may only choose a more open one."""
     parents: tuple[str, ...] = ()
-    """The types that can be its cause; empty if it starts a chain."""
+    """The types that can cause an event of this type; empty if it starts a chain."""
     ends: tuple[str, ...] = ()
-    """The types that end what this one starts."""
+    """The types of the end events, if this type starts something."""
     is_audit: bool = False
-    """Whether the retention sweep keeps it."""
+    """Whether a retention sweep leaves events of this type."""
     fields: Mapping[str, "Field"]
     decode: Callable[[bytes], Payload]
 
 
 class Field(Struct, frozen=True):
-    """How private a field is; `tag` is the kind of pseudonym, `inner` the fields of a struct."""
+    """The sensitivity of a field; `tag` is its kind of pseudonym, `inner` its nested fields."""
 
     sensitivity: Sensitivity
     tag: str | None = None
@@ -126,7 +126,7 @@ def event_type(
             fields=_fields(payload),
             decode=msgspec.json.Decoder(payload).decode,
         )
-        # Payload modules register on import; `event.PAYLOAD_MODULES` makes sure that they are.
+        # Payload classes are registered when their modules are imported, as `event` does.
         CATALOGUE[name] = _BY_PAYLOAD[payload] = row
         return payload
 
@@ -144,7 +144,7 @@ def _fields(struct: type[Struct]) -> Mapping[str, Field]:
 
 
 def _field(hint: Any) -> Field:
-    """Return the most private part of a type hint, at any depth."""
+    """Return the sensitivity of the most private part of a type hint, at any depth."""
     parts = [Field(Sensitivity.AGGREGATABLE)]
     # A nested struct is as private as its most private field.
     if isinstance(hint, type) and issubclass(hint, Struct):

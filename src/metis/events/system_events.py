@@ -131,7 +131,7 @@ class DelegateFailed(Payload, frozen=True, kw_only=True):
 
 @event_type("feedback.explicit", PRIVATE)
 class FeedbackExplicit(Payload, frozen=True, kw_only=True):
-    """A person rated a turn or a session."""
+    """The user rated a turn or a session."""
 
     scope: Literal["turn", "session"]
     rating: int
@@ -141,7 +141,7 @@ class FeedbackExplicit(Payload, frozen=True, kw_only=True):
 
 @event_type("feedback.implicit", PSEUDONYMOUS)
 class FeedbackImplicit(Payload, frozen=True, kw_only=True):
-    """What a person did next implies a rating."""
+    """An action of the user implies a rating."""
 
     signal: Literal["retry", "manual_swap", "edit_followup", "abandon", "accept"]
     confidence: float
@@ -194,7 +194,7 @@ class GatewayKeyRotated(Payload, frozen=True, kw_only=True):
 
 @event_type("gateway.auth_failed", PSEUDONYMOUS, is_audit=True)
 class GatewayAuthFailed(Payload, frozen=True, kw_only=True):
-    """A request came with a key that is not accepted."""
+    """A request had no key, or one that is not accepted."""
 
     reason: Literal["missing", "unknown", "revoked", "disabled"]
     token_hash_prefix: KeyRef | None = None
@@ -213,7 +213,7 @@ class GatewayQuotaExceeded(Payload, frozen=True, kw_only=True):
 
 @event_type("bus.gap_detected", PSEUDONYMOUS, is_audit=True)
 class BusGapDetected(Payload, frozen=True, kw_only=True):
-    """Something was started and never ended, as after a crash."""
+    """A start event has no end event, such as after a crash."""
 
     unfinished_event_id: str
     unfinished_type: str

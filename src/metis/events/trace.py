@@ -1,4 +1,4 @@
-"""Trace: stored events; the protocol of every trace store, one in memory and one in SQLite."""
+"""Trace: stored events; the protocol of trace stores, and two of them: in memory and in SQLite."""
 
 import asyncio
 import sqlite3
@@ -45,19 +45,19 @@ CREATE INDEX IF NOT EXISTS events_by_turn ON events (turn_id);
 CREATE INDEX IF NOT EXISTS events_by_parent ON events (parent_event_id);
 CREATE INDEX IF NOT EXISTS events_by_time ON events (timestamp_us);
 """
-# A retry after a crash may deliver an event twice.
+# An event may be delivered twice by a retry after a crash.
 _INSERT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _WAIT_S = 5.0
 _MAX_ROWS_HERE = 64
-"""How many rows are inserted in the caller's thread: about half a millisecond."""
+"""How many rows are inserted in the caller's thread, which takes about half a millisecond."""
 _CHECKPOINT_ROWS = 4000
-"""After how many rows the write-ahead log goes into the file: some four megabytes."""
+"""After how many rows the write-ahead log is checkpointed; it then has about four megabytes."""
 
 
 class EventQuery(Struct, frozen=True, kw_only=True):
-    """Which events to select, in the order of their ids; None stands for all."""
+    """Which events to select, in the order of their ids; None is all."""
 
     session_id: str | None = None
     turn_id: str | None = None
@@ -82,17 +82,17 @@ class EventQuery(Struct, frozen=True, kw_only=True):
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """What a retention sweep deleted, or would delete."""
+    """The result of a retention sweep: what was deleted, or would be in a dry run."""
 
     deleted: Mapping[str, int]
-    """The number of events by type."""
+    """The number of deleted events by type."""
     spared_count: int
-    """Old events that stay because they are part of the audit."""
+    """The number of old events of audit types, which are not deleted."""
     is_dry_run: bool
 
     @property
     def deleted_count(self) -> int:
-        """The number of events of all types."""
+        """The number of deleted events of all types."""
         return sum(self.deleted.values())
 
 
@@ -112,7 +112,7 @@ class TraceStore(Protocol):
 
 
 def audit_types() -> frozenset[str]:
-    """Return the types that a sweep keeps."""
+    """Return the types that a sweep does not delete."""
     return frozenset(name for name, row in CATALOGUE.items() if row.is_audit)
 
 
@@ -158,7 +158,7 @@ class SqliteTrace:
                 self._read_only = ReadOnlyFile(path, newest_version=USER_VERSION)
                 self._connection = self._read_only.connect(timeout=_WAIT_S)
             else:
-                # Events name sessions, models and costs: nobody else may read them, either.
+                # Events contain sessions, models and costs, so other users must not read them.
                 make_private_directory(path.parent)
                 make_private_file(path)
                 # Calls come from worker threads; `_lock` serialises them.
@@ -185,7 +185,7 @@ class SqliteTrace:
             # Readers such as `metis trace` must not block the session that writes.
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = NORMAL")
-            # A checkpoint waits for the disk, so that only the thread makes one.
+            # A checkpoint waits for the disk, so it is made only in a worker thread.
             run("PRAGMA wal_autocheckpoint = 0")
             self._connection.executescript(_SCHEMA)
             run(f"PRAGMA user_version = {USER_VERSION}")
@@ -219,7 +219,7 @@ class SqliteTrace:
     def _insert_here(self, rows: list[tuple[Any, ...]]) -> bool:
         """Insert few rows in this thread; False if that could wait for the disk or a process.
 
-        A row takes ten microseconds, and waking a thread a hundred.
+        A row takes ten microseconds, waking a thread a hundred.
         """
         if len(rows) > _MAX_ROWS_HERE or self._rows_in_log + len(rows) > _CHECKPOINT_ROWS:
             return False
@@ -231,7 +231,7 @@ class SqliteTrace:
             try:
                 run("BEGIN IMMEDIATE")
             except sqlite3.OperationalError:
-                return False  # the thread waits, or says what is wrong
+                return False  # a worker thread then waits, or raises the error
             finally:
                 run(f"PRAGMA busy_timeout = {_WAIT_S * 1000:.0f}")
             self._write(rows)
@@ -330,8 +330,11 @@ def _microseconds(moment: datetime) -> int:
 
 
 async def report_gaps(store: TraceStore, bus: Bus) -> tuple[Event, ...]:
-    """Emit, once each, what an earlier run started and never ended; for start-up."""
-    # Only types that start or end something matter; a trace may hold millions of others.
+    """Emit a `bus.gap_detected` event for each start event without an end; for start-up.
+
+    Each gap is reported once.
+    """
+    # Only start and end events are read; a trace may have millions of others.
     types = {"bus.gap_detected"}
     for row in CATALOGUE.values():
         types |= {row.type, *row.ends} if row.ends else set()
@@ -355,7 +358,7 @@ async def report_gaps(store: TraceStore, bus: Bus) -> tuple[Event, ...]:
 async def sweep_trace(
     store: TraceStore, *, before: datetime, dry_run: bool = True, bus: Bus | None = None
 ) -> Sweep:
-    """Delete old events, and emit an event about it."""
+    """Delete old events, and emit a `trace.swept` event unless it is a dry run."""
     swept = await store.sweep(before=before, dry_run=dry_run)
     if bus is not None and not dry_run:
         bus.emit(

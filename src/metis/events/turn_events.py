@@ -129,7 +129,7 @@ class SessionEnded(Payload, frozen=True, kw_only=True):
 
 @event_type("turn.started", PRIVATE, ends=TURN_ENDS)
 class TurnStarted(Payload, frozen=True, kw_only=True):
-    """A user message came in; only a hash of its text is recorded."""
+    """A turn was started by a prompt; only a hash of its text is recorded."""
 
     user_message_hash: Private
     estimated_input_tokens: int
@@ -200,7 +200,7 @@ class RouteStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @event_type("route.decided", USER_CONTROLLED, parents=("turn.started",))
 class RouteDecided(Payload, frozen=True, kw_only=True):
-    """A model was chosen, or none could be; exactly once a turn."""
+    """A model was chosen, or none could be; emitted exactly once per turn."""
 
     chosen_model: str | None
     winner_index: int
@@ -280,7 +280,7 @@ class LlmCallFailed(Payload, frozen=True, kw_only=True):
     cache_creation_input_tokens: int = 0
     cache_creation_1h_input_tokens: int = 0
     cost_usd: Decimal = Decimal(0)
-    """Tokens before the failure cost as well; an estimate, if the provider reported none."""
+    """The cost of the tokens before the failure; an estimate if the provider reported none."""
     pricing_version: str = "unpriced"
     user_id: UserRef | None = None
     team_id: TeamRef | None = None
@@ -330,7 +330,7 @@ class ToolInputInvalid(Payload, frozen=True, kw_only=True):
 
 @event_type("tool.confirmation_requested", PRIVATE, parents=("llm.call_completed",))
 class ToolConfirmationRequested(Payload, frozen=True, kw_only=True):
-    """A person was asked whether a tool may run."""
+    """The user was asked whether a tool may run."""
 
     tool_use_id: str
     tool_name: UserNamed
@@ -349,7 +349,7 @@ class ToolConfirmationRequested(Payload, frozen=True, kw_only=True):
     is_audit=True,
 )
 class ToolConfirmationResolved(Payload, frozen=True, kw_only=True):
-    """A person allowed or denied a tool run, or did not respond in time."""
+    """The user allowed or denied a tool run, or did not respond in time."""
 
     tool_use_id: str
     confirmation_request_id: str

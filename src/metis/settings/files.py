@@ -20,7 +20,7 @@ _KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+|\"[^\"]*\"|'[^']*')\s*=")
 
 
 class UserPaths(Struct, frozen=True, kw_only=True):
-    """Where the data and the settings of a user are."""
+    """The paths of a user's data and settings."""
 
     home: Path
     """The data directory: the store, the trace, memory, skills and local models."""
@@ -71,7 +71,7 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
         """Read a file; a missing one is empty."""
         try:
             text = path.read_text(encoding="utf-8")
-            # Written by hand, it may be open to others although it holds a login.
+            # A file that the user wrote may be readable for others although it has a login.
             if has_login(text):
                 make_private_file(path)
             return cls.parse(path, text)
@@ -99,7 +99,7 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
 
     def with_value(self, name: str, toml_value: str | None) -> "SettingsFile":
         """Return the file with a value in TOML syntax set, or removed if None; comments stay."""
-        # Loaded here: it takes longer to import than the rest of the settings, and only edits
+        # Imported here, because it takes longer than the rest of the settings and only edits
         # need it.
         import tomlkit  # noqa: PLC0415
         from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
@@ -123,20 +123,21 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
                 table[key if dot else name] = value
             return SettingsFile.parse(self.path, tomlkit.dumps(document))
         except (TOMLKitError, TypeError, AttributeError):
-            # For instance `budget = 3` instead of a table.
-            fault = f"{name} cannot be set in this file: use an editor"
+            # For example `budget = 3` instead of a table.
+            fault = f"{name} cannot be set in this file: use an editor to change {table_name!r}"
             raise SettingsError(fault, place=location) from None
 
     def write(self) -> None:
-        """Write the file, all or nothing; only its owner may read it, since it may hold keys."""
+        """Write the file atomically; only its owner may read it, because it may contain keys."""
         make_private_directory(self.path.parent)
-        # Renamed into place, so that a crash leaves the old file; the pid keeps two writers apart.
-        beside = self.path.with_suffix(f".{os.getpid()}.new")
-        # The mode is set at creation, so that at no moment others can read the file.
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
-        with open(descriptor, "w", encoding="utf-8") as opened:  # noqa: PTH123 - of a descriptor
-            opened.write(self.text)
-        beside.replace(self.path)
+        # Renamed into place, so that a crash leaves the old file. The process id in the name
+        # separates two writers.
+        new_path = self.path.with_suffix(f".{os.getpid()}.new")
+        # The mode is set at creation, so that others can never read the file.
+        descriptor = os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - of a descriptor
+            file.write(self.text)
+        new_path.replace(self.path)
 
 
 def _split_error(text: str) -> tuple[str, int]:
@@ -157,7 +158,7 @@ def _flatten(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _line_numbers(text: str) -> dict[str, int]:
-    """Return the line of every `key = value`, for error messages; no TOML library reports it."""
+    """Return the line number of every `key = value`; TOML libraries do not report it."""
     numbers: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""Every setting, its current value, and where that value comes from."""
+"""All settings with their values and the sources of the values."""
 
 import difflib
 import os
@@ -20,7 +20,7 @@ from metis.settings.files import SettingsFile, UserPaths
 from metis.wire.reasoning import REASONING_OFF, Reasoning
 
 ThemeName = Literal["auto", "light", "dark", "terminal"]
-"""For which background the colours of the chat have to be readable."""
+"""The background on which the colours of the chat must be readable."""
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -180,14 +180,18 @@ ADDRESS_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "OLLAMA_HOST": ("ollama",),
     "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": ("bedrock", "bedrock-converse"),
 }
-"""The environment variables that hold the address of providers, as their own programs read them."""
+"""The environment variables with addresses of providers, which the providers' SDKs also read."""
 
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
-"""Everything that can be set, by name."""
+"""All settings by name."""
 
 
 def find_setting(name: str, *, location: str) -> Setting:
-    """Return the setting for a name such as `budget.day_usd` or `base_urls.ollama`."""
+    """Return the setting for a name such as `budget.day_usd` or `base_urls.ollama`.
+
+    Raises:
+        SettingsError: there is no such setting.
+    """
     table, dot, key = name.partition(".")
     row = SETTINGS.get(name) or (SETTINGS.get(f"{table}.*") if dot and key else None)
     if row is not None and "*" not in name.partition(".")[0]:
@@ -198,7 +202,7 @@ def find_setting(name: str, *, location: str) -> Setting:
 
 
 AUTO = "auto"
-"""Leaves thinking to the model, as if nothing was set."""
+"""The level without a reasoning option: the model decides."""
 LEVELS = ("off", "on", *EFFORTS[1:])
 """The levels that can be set."""
 
@@ -210,7 +214,7 @@ def parse_thinking(text: str) -> Reasoning | None:
     (Reasoning(effort='high', budget_tokens=None), Reasoning(effort=None, budget_tokens=4000), None)
 
     Raises:
-        InvalidValueError: the text is neither.
+        InvalidValueError: the text is neither a level nor a number of tokens.
     """
     level = text.strip().lower()
     if level == AUTO:
@@ -244,7 +248,7 @@ def format_thinking(reasoning: Reasoning | None) -> str:
 
 
 Source = Literal["option", "environment", "file", "default"]
-"""Where a value comes from; the first source that sets it wins."""
+"""The source of a value, in order of precedence."""
 
 _VERSION_SUFFIX = re.compile(r"/(v\d+(?:beta)?)$")
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -283,7 +287,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class LoadedSettings(Struct, frozen=True, kw_only=True):
-    """The settings, and where each comes from."""
+    """The settings, with the source of each."""
 
     settings: Settings
     values: Mapping[str, Any]
@@ -325,11 +329,11 @@ def check_value(row: Setting, name: str, value: Any, *, location: str) -> Any:
     """Return the value converted to the type of its setting.
 
     Raises:
-        SettingsError: it has another type, or is invalid.
+        SettingsError: the value has another type, or is invalid.
     """
     try:
-        # TOML and environment spell amounts as numbers or texts; other types are not converted, so
-        # that `tools = "false"` is an error and not true.
+        # Amounts are numbers in TOML and texts in the environment. Other types are not converted,
+        # so that `tools = "false"` is an error and not true.
         converted = msgspec.convert(value, row.kind, strict=row.kind is not Decimal)
     except msgspec.ValidationError:
         shown = without_login(repr(value))
@@ -365,7 +369,7 @@ def normalised_base_url(provider: str, url: str, location: str) -> str:
     OpenAI's programs expect `/v1` in the address, Anthropic's do not; both forms are accepted.
 
     Raises:
-        SettingsError: it is no address, or there is no such provider.
+        SettingsError: the URL is not an address, or there is no such provider.
     """
     _check_address(provider, url, location)
     url = url.rstrip("/")
@@ -382,7 +386,8 @@ def addresses_from_environment(
         text = environment.get(variable, "").strip()
         if not text:
             continue
-        # OLLAMA_HOST may be `host:port`; 0.0.0.0 is where a server listens, not where it is.
+        # OLLAMA_HOST may be `host:port`. A server listens on 0.0.0.0, but clients cannot connect
+        # to that address everywhere.
         url = (text if "://" in text else f"http://{text}").replace("//0.0.0.0", "//127.0.0.1")
         for provider in providers:
             yield provider, normalised_base_url(provider, url, f"${variable}"), variable

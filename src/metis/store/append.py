@@ -48,7 +48,7 @@ _UPDATE_MESSAGE = (
     "UPDATE messages SET role = ?, content_json = ?, metadata_json = ?, created_at = ?, "
     "schema_version = ? WHERE id = ?"
 )
-# Every append compares these; a module name is found ten times as fast as an enum member.
+# Every append compares these; a global name is looked up ten times as fast as an enum member.
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _PARTIAL, _COMPLETE = MessageStatus.PARTIAL, MessageStatus.COMPLETE
 _make_entry: Callable[..., MessageEntry] = raw_constructor(MessageEntry)
@@ -62,7 +62,7 @@ class PreparedMessage(Struct, frozen=True, gc=False):
     created_at: int
     """Creation time in microseconds."""
     full_json: str | None
-    """The whole message as JSON, where the columns cannot hold it."""
+    """The whole message as JSON, if it has fields without a column."""
     calls: Sequence[ToolUseBlock]
     results: Sequence[ToolResultBlock]
     size: int
@@ -72,7 +72,7 @@ class PreparedMessage(Struct, frozen=True, gc=False):
 
 
 def prepare_message(message: Message) -> PreparedMessage:
-    """Check a message and turn it into rows.
+    """Check a message and return it with its rows.
 
     Raises:
         InvalidMessageError: the message breaks rules of the canonical form.
@@ -130,7 +130,7 @@ class AppendJob(WriteJob):
         renew_ids: bool = False,
         stored_parents: frozenset[str] = frozenset(),
     ) -> None:
-        """Make a job; `stored_parents` are ids of messages that are known to be stored."""
+        """Create a job; `stored_parents` has ids of messages that are already stored."""
         self._prepared = prepared
         self._renew_ids = renew_ids
         self._stored_parents = stored_parents
@@ -151,7 +151,8 @@ class AppendJob(WriteJob):
         message = prepared.message
         session_id = message.session_id
         head = tables.heads.get(session_id) or tables.head(session_id)
-        # Order follows from ids, so an id that is not the newest would rewrite history (M-165).
+        # Messages are ordered by id, so an id that is not the newest would change the order of
+        # stored messages (M-165).
         if message.id <= head.newest_id:
             prepared = self._with_new_id(prepared, head)
             message = prepared.message
@@ -163,7 +164,7 @@ class AppendJob(WriteJob):
         tables.messages.append(prepared.row)
         seq = _assign_number(prepared, head, tables)
         if metadata.status is _PARTIAL:
-            # It gets its digest with its end; until then it may change with every save.
+            # A partial message has no digest, because every save may change it.
             tables.open_messages.append((message.id, session_id))
         else:
             tables.digests.append((session_id, message.id, prepared.digest))
@@ -181,13 +182,13 @@ class AppendJob(WriteJob):
 
     def _with_new_id(self, prepared: PreparedMessage, head: SessionHead) -> PreparedMessage:
         if not (self._renew_ids and is_ulid(head.newest_id)):
-            text = f"it does not come after {head.newest_id!r}"
+            text = f"must be greater than {head.newest_id!r}, the newest id of the session"
             raise _invalid(prepared, "$.id", "M-165", text)
         parts = EncodedParts(prepared.row[3].encode(), prepared.row[4].encode())
         return _prepare(replace(prepared.message, id=new_ulid_after(head.newest_id)), parts)
 
     def explain(self, transaction: Transaction, *, is_stored: bool = False) -> MetisError | None:
-        """Return which message conflicts with stored rows, and how."""
+        """Return the error for the first message that conflicts with stored rows."""
         batch_calls = {call.id for one in self._prepared for call in one.calls}
         for one in self._prepared:
             problems = [] if is_stored else list(_id_problems(one, transaction))
@@ -198,7 +199,7 @@ class AppendJob(WriteJob):
 
 
 def _assign_number(prepared: PreparedMessage, head: SessionHead, tables: Tables) -> int:
-    """Give a message its sequence number, with a journal row where `sequence` needs one."""
+    """Assign a sequence number to a message, with a journal row where `sequence` needs one."""
     message = prepared.message
     head.newest_id = message.id
     head.seq = seq = head.seq + 1
@@ -217,11 +218,11 @@ def _assign_number(prepared: PreparedMessage, head: SessionHead, tables: Tables)
 def add_parents(
     prepared: PreparedMessage, tables: Tables, stored: frozenset[str] = frozenset()
 ) -> None:
-    """Write the parents of a message; they must exist already, so that no cycle can form."""
+    """Write the parents of a message; they must be stored, so that there can be no cycle."""
     message_id, session_id = prepared.message.id, prepared.message.session_id
     parents = prepared.message.metadata.parents
     if not stored.issuperset(parents):
-        # Parents may be in this very batch: their rows are buffered, and a query does not see them.
+        # Parents may be in the same batch, whose rows are buffered, so that no query returns them.
         stored = stored.union(values[0] for values in tables.messages if values[1] == session_id)
     sql = "SELECT 1 FROM messages WHERE id = ? AND session_id = ? AND id <> ?"
     for position, parent in enumerate(parents):
@@ -243,7 +244,7 @@ def add_calls(prepared: PreparedMessage, tables: Tables) -> None:
     if not prepared.calls:
         return
     provider_ids = provider_tool_ids(message)
-    # Calls of a cancelled or failed response are never run, so nobody waits for their results.
+    # Calls of a cancelled or failed response are never run, so they are not pending.
     is_complete = message.metadata.status is _COMPLETE
     status, completed_at = ("pending", None) if is_complete else ("cancelled", at)
     provider = message.metadata.provider
@@ -293,7 +294,7 @@ def _id_problems(prepared: PreparedMessage, transaction: Transaction) -> Iterato
 def _problems(
     prepared: PreparedMessage, transaction: Transaction, batch_calls: set[str]
 ) -> Iterator[Problem]:
-    """Yield where the calls and results of a message contradict the stored calls."""
+    """Yield the calls and results of a message that contradict stored calls."""
     session_id = prepared.message.session_id
     for index, block in enumerate(prepared.message.content):
         if isinstance(block, ToolUseBlock) and prepared.calls:
@@ -310,7 +311,7 @@ def _call_problems(
 ) -> Iterator[Problem]:
     for (owner,) in transaction.run("SELECT session_id FROM tool_calls WHERE id = ?", (call.id,)):
         if owner == session_id:
-            text = f"{call.id!r} was used before; a retry gets a new id"
+            text = f"{call.id!r} is the id of an earlier call; a retry needs a new id"
             yield Problem(path=path, rule="M-141", text=text)
         else:
             text = f"{call.id!r} belongs to session {owner!r}"
@@ -330,12 +331,12 @@ def _result_problems(
             text = f"{call_id!r} belongs to session {owner!r}"
             yield Problem(path=path, rule="M-139", text=text)
         elif result_message_id is not None:
-            text = f"{call_id!r} was answered by message {result_message_id!r} already"
+            text = f"{call_id!r} already has a result in message {result_message_id!r}"
             yield Problem(path=path, rule="M-140", text=text)
 
 
 class SaveJob(WriteJob):
-    """Write a stored message again: a partial one with its end, or any in a newer form."""
+    """Write a stored message again: a partial one with more content, or any in a newer form."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
         self._prepared = prepared
@@ -365,7 +366,7 @@ class SaveJob(WriteJob):
         """Store the full JSON if it is needed, and renumber if the time changed."""
         prepared = self._prepared
         values = (prepared.full_json, prepared.message.session_id, prepared.message.id)
-        # Readers find the end of a session by time; a changed time invalidates the implied numbers.
+        # Messages without a journal row are numbered by their time, so a new time needs new rows.
         if prepared.message.created_at != stored.created_at:
             rewrite_journal(tables, prepared.message.session_id)
         if not tables.change(_SET_FULL_JSON, values) and prepared.full_json is not None:
@@ -382,12 +383,12 @@ class SaveJob(WriteJob):
             add_calls(self._prepared, tables)
 
     def explain(self, transaction: Transaction) -> MetisError | None:
-        """Return which of its calls or results conflicts with stored rows."""
+        """Return the error for the first call or result that conflicts with stored rows."""
         return AppendJob([self._prepared]).explain(transaction, is_stored=True)
 
 
 class RecordJob(WriteJob):
-    """Put a journal entry that is not a message at the end of its session."""
+    """Append a journal entry that is not a message to its session."""
 
     def __init__(self, entry: AnyEntry) -> None:
         if isinstance(entry, MessageEntry):
@@ -400,10 +401,10 @@ class RecordJob(WriteJob):
         self.session_ids = [entry.session_id]
 
     def write(self, tables: Tables) -> AnyEntry:
-        """Number the entry and apply what it changes: the active model, a bookmark."""
+        """Number the entry and apply its change: an active model, or a bookmark."""
         entry = self._entry
         head = tables.head(entry.session_id)
-        # An entry about a message of another session would show nothing, or the wrong thing.
+        # A view would ignore an entry that refers to a message of another session.
         for message_id in referenced_message_ids(entry):
             _check_message(tables, entry.session_id, message_id)
         numbered = place_entry(entry, session_id=entry.session_id, seq=head.seq + 1)

@@ -1,6 +1,6 @@
-"""The connection of a store: how it is opened, recovers from a crash, and is closed.
+"""The connection of a store: opening, recovery after a crash, writing, reading and closing.
 
-What could not be stored while the database was away is spooled in local files and stored later.
+Entries that cannot be stored while the database is unreachable are spooled in local files.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ T = TypeVar("T")
 log = logging.getLogger("metis.store")
 
 Durability = Literal["process", "power"]
-"""What an acknowledged write survives: the death of the process, or a power failure."""
+"""What an acknowledged write survives: a crash of the process, or also a power failure."""
 
 WAIT_S = 30.0
 """How long to wait for another process that is writing."""
@@ -49,7 +49,7 @@ _READER_THREADS = 4
 
 
 def utc_now() -> datetime:
-    """Return the time."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
@@ -77,16 +77,16 @@ class StoreConnection:
         self._is_closed = False
         self._written_sessions: set[str] = set()
         self.recoveries: list[RecoveryEntry] = []
-        """What was closed at the start because a crash had left it open."""
+        """The entries of the recovery at the start, one per session that a crash left open."""
 
     @property
     def name(self) -> str:
-        """The location of the store, for people."""
+        """The location of the store for messages, without a password."""
         return self._database.name
 
     def start(self, *, recover: bool) -> None:
-        """Bring the tables up to date, and recover from a crash if no one else has them open."""
-        # Recovery while another store is open would abort the calls that it is running.
+        """Migrate the tables, and recover from a crash if no other process has them open."""
+        # While another process has the store open, recovery would abort its running calls.
         is_alone = self._database.claim(wait=recover)
         try:
             self._database.migrate()
@@ -99,7 +99,11 @@ class StoreConnection:
             self._database.share(was_alone=is_alone)
 
     def _restore_at_start(self) -> None:
-        """Store what an earlier process could not; before the recovery, which ends open calls."""
+        """Store the spooled entries of earlier processes.
+
+        This precedes the recovery, which would add aborted results to calls whose results are
+        spooled.
+        """
         for path in self._spool.files() if self._spool is not None else ():
             try:
                 self._restore(path)
@@ -116,7 +120,7 @@ class StoreConnection:
             if entries:
                 self._writer.run(job)
         except (StoreUnavailableError, StoreReadOnlyError, StoreLockedError, StoreFullError):
-            raise  # the next time, perhaps
+            raise  # the file stays, for the next attempt
         except MetisError as error:
             spool.refuse(path, error)
         except UnmatchedResultError:
@@ -127,26 +131,29 @@ class StoreConnection:
             spool.remove(path)
 
     async def restore_spooled(self) -> None:
-        """Store what could not be stored while the database was away.
+        """Store the entries that were spooled while the database was unreachable.
 
         Raises:
-            StoreError: the database is still away.
+            StoreError: the database is still unreachable.
         """
         spool = self._spool
         if spool is not None:
             for path in await self._in_thread(spool.files):
-                # The writer thread may use the same connection; a job of ours waits for its turn.
+                # In a thread: `_restore` waits until the writer thread releases the connection.
                 await self._in_thread(partial(self._restore, path))
 
     async def spool(self, entries: Sequence[AnyEntry], error: StoreError) -> StoreError:
-        """Save in a local file what could not be stored; return the error that says so."""
+        """Save entries that could not be stored in a local file.
+
+        Return a StoreSpooledError with the file, or the given error if nothing was saved.
+        """
         spool = self._spool
         if spool is None or not entries:
             return error
         try:
             path = await self._in_thread(partial(spool.add, entries))
         except (OSError, StoreError) as problem:
-            log.warning("what could not be stored could not be saved in a file: %s", problem)
+            log.warning("entries that could not be stored were not spooled either: %s", problem)
             return error
         return StoreSpooledError(error, str(path))
 
@@ -174,14 +181,14 @@ class StoreConnection:
                 sql = "DELETE FROM writers WHERE id = ?"
                 self._writer.run(FunctionJob(lambda tables: tables.change(sql, (self._id,))))
         except StoreError as error:
-            # Acknowledged writes are safe; the next process that opens the store runs the recovery.
+            # Acknowledged writes are durable; the next process that opens the store recovers.
             log.warning("%s was not closed in order: %s", self.name, error)
         finally:
             self._database.close()
 
     def _has_open_work(self) -> bool:
         if len(self._written_sessions) > self.max_tracked_sessions:
-            return True  # too many to check now; the next process that opens the store does
+            return True  # too many to check; the next process that opens the store checks all
         calls = maintenance.PENDING_CALL
         with self._database.read() as transaction:
             return bool(transaction.run("SELECT 1 FROM open_messages LIMIT 1")) or any(
@@ -197,7 +204,7 @@ class StoreConnection:
         return await self._writer.submit(job)
 
     async def _register_writer(self) -> None:
-        """Add our row to `writers`; if it is still there at the next start, we crashed."""
+        """Add a row for this process to `writers`; `close` removes it, and a crash does not."""
         sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
         values = (self._id, to_microseconds(self._now()))
         await self._writer.submit(FunctionJob(lambda tables: tables.change(sql, values)))
@@ -210,7 +217,7 @@ class StoreConnection:
     # Threads
 
     async def read(self, query: Callable[[Transaction], T]) -> T:
-        """Call a function with a transaction that can only read and sees one point in time."""
+        """Call a function with a read-only transaction, which sees one point in time."""
 
         def run() -> T:
             with self._database.read() as transaction:
@@ -226,10 +233,10 @@ class StoreConnection:
         return await self._in_thread(run_again)
 
     async def vectors(self) -> "VectorIndex":
-        """Return the vectors of messages, by embedding model; its methods block.
+        """Return the index of vectors of messages, by embedding model; its methods block.
 
         Raises:
-            StoreError: this is no SQLite store, or it cannot be written.
+            StoreError: this is not a SQLite store, or it cannot be written.
         """
         database = self._database
         if not isinstance(database, SqliteDatabase):
@@ -246,7 +253,11 @@ class StoreConnection:
 def open_database(
     url: str, *, durability: Durability, wait_s: float, cache_bytes: int = CACHE_BYTES
 ) -> Database:
-    """Open the database at a URL; `cache_bytes` is for SQLite, whose pages are in this process."""
+    """Open the database at a URL; `cache_bytes` is the page cache of a SQLite connection.
+
+    Raises:
+        StoreUnavailableError: the URL has another scheme, or the database cannot be opened.
+    """
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
         path = sqlite_path(url)

@@ -1,4 +1,4 @@
-"""Database: what the store needs of SQLite and PostgreSQL; the SQL above it is the same."""
+"""Database: the interface of SQLite and PostgreSQL to the store, with the same SQL for both."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +21,10 @@ class Transaction(Protocol):
 
     @property
     def binary_text(self) -> str:
-        """How SQL selects a text column as bytes, as a format; `{}` where texts stay texts."""
+        """The format of an SQL expression that selects a text column as bytes.
+
+        `{}` where the driver returns text.
+        """
         ...
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
@@ -29,7 +32,7 @@ class Transaction(Protocol):
         ...
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
-        """Run one query and return its rows as they come."""
+        """Run one query and return its rows without loading all of them."""
         ...
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
@@ -62,11 +65,11 @@ class SearchIndex(Protocol):
     """A full-text index over messages, which can always be rebuilt from them."""
 
     def catch_up(self, text_of: TextOfRow) -> int:
-        """Index what was stored since the last call and return the number of messages."""
+        """Index the messages stored since the last call; return their number."""
         ...
 
     def find(self, query: str, session_id: str | None, limit: int) -> Rows:
-        """Return session, message and snippet of the best among the newest few hundred matches."""
+        """Return session, message and snippet of the best of the newest few hundred matches."""
         ...
 
     def clear(self) -> None:
@@ -77,7 +80,7 @@ class Database(Protocol):
     """The tables of a store: one connection writes, many read."""
 
     name: str
-    """Its location for people, without any password."""
+    """The location for messages, without a password."""
     is_cheap_to_commit: bool
     """Whether a small commit takes less time than waking another thread."""
 
@@ -105,35 +108,35 @@ class Database(Protocol):
         ...
 
     def claim(self, *, wait: bool) -> bool:
-        """Return whether no other store has this database open; if so, none can until `share`."""
+        """Return whether no other process has this database open; if so, none can until `share`."""
         ...
 
     def share(self, *, was_alone: bool) -> None:
-        """Let other stores open the database beside this one."""
+        """Allow other processes to open the database."""
 
     def version(self) -> int:
         """Return the version of the tables; 0 if there are none."""
         ...
 
     def migrate(self) -> int:
-        """Bring the tables up to date and return their version."""
+        """Migrate the tables to the newest version and return it."""
         ...
 
     def maintain(self) -> None:
-        """Do the periodic upkeep that follows commits."""
+        """Do the periodic maintenance after commits."""
 
     def check(self) -> list[str]:
-        """Return what is wrong with the database itself."""
+        """Return the faults of the database itself."""
         ...
 
     def backup(self, target: Path) -> None:
-        """Copy everything to a file, while others read and write."""
+        """Copy all tables to a file, while other processes read and write."""
 
     def erase(self, session_ids: Sequence[str]) -> None:
-        """Delete sessions with everything in them, also from the search index."""
+        """Delete sessions with all their rows, also from the search index."""
 
     def purge(self) -> None:
-        """Give back the space of deleted rows."""
+        """Free the space of deleted rows, so that no data of them is left on the disk."""
 
     def index(self) -> SearchIndex:
         """Return the search index."""
@@ -157,6 +160,6 @@ def newest_schema(dialect: str) -> int:
 
 def schema_statements(text: str) -> list[str]:
     """Split a schema file into statements; a semicolon at the end of a line ends one."""
-    # `executescript` of SQLite would commit the surrounding transaction, so files are split here.
+    # `executescript` of SQLite would commit the surrounding transaction, so files are split.
     lines = [line for line in text.splitlines() if not line.startswith("--")]
     return [part.strip() for part in "\n".join(lines).split(";\n") if part.strip()]

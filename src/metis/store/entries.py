@@ -1,8 +1,8 @@
-"""Entries: what the journal of a session holds, in order: messages and other typed entries.
+"""Entries of a session's journal, in order: messages, and typed records of other events.
 
-A complete message is never rewritten. What happens to a conversation afterwards is another entry:
-a model swap, a summary, a rewind, a retraction. What people and models see is derived from the
-entries; see `threads` and `replay`.
+A complete message is never rewritten. A later change of the conversation is another entry: a model
+swap, a summary, a rewind, a retraction. Views for users and models are derived from the entries;
+see `threads` and `replay`.
 """
 
 import logging
@@ -29,7 +29,7 @@ from metis.canonical.value import (
 log = logging.getLogger("metis.store")
 
 PARENT_KIND = "session.parent"
-"""The kind of the sidecar entry that names the session, and the call, that a sub-agent is of."""
+"""The kind of the sidecar entry of a sub-agent that names its parent session and tool call."""
 
 
 class Entry(Value, frozen=True, kw_only=True, tag_field="type"):
@@ -44,7 +44,7 @@ class Entry(Value, frozen=True, kw_only=True, tag_field="type"):
     session_id: str
 
     def normalise(self) -> None:
-        """Bring what the constructor got into its canonical form."""
+        """Convert the fields to their canonical form."""
         super().normalise()
         normalise_json(self, "external")
         set_field(self, "created_at", to_utc(self.created_at))
@@ -57,14 +57,14 @@ class MessageEntry(Entry, frozen=True, kw_only=True, tag="message"):
 
 
 def entry_of(message: Message) -> MessageEntry:
-    """Return the entry of a message that has no number yet."""
+    """Return the entry of a message, without a sequence number."""
     return MessageEntry(
         id=message.id, session_id=message.session_id, created_at=message.created_at, message=message
     )
 
 
 class ErrorEntry(Entry, frozen=True, kw_only=True, tag="error"):
-    """A failure that a replay shows."""
+    """A failure, which a replay shows."""
 
     code: str | None = None
     data: Mapping[str, Any] | None = None
@@ -89,7 +89,7 @@ class TaskMetadataEntry(Entry, frozen=True, kw_only=True, tag="task_metadata"):
 
 
 class SwapEntry(Entry, frozen=True, kw_only=True, tag="swap"):
-    """From here on another model responds."""
+    """A swap: from here on another model is used."""
 
     from_model: str | None = None
     reason: str | None = None
@@ -97,15 +97,15 @@ class SwapEntry(Entry, frozen=True, kw_only=True, tag="swap"):
 
 
 class CompactionEntry(Entry, frozen=True, kw_only=True, tag="compaction"):
-    """From here on one summary replaces everything before `first_kept_id`."""
+    """A compaction: from here on one summary replaces all messages before `first_kept_id`."""
 
     details: Mapping[str, Any] | None = None
     first_kept_id: str | None = None
-    """The first message that stays as it is; None if none of the earlier ones does."""
+    """The first message that is not summarised; None if all earlier ones are."""
     head_id: str | None = None
     """The newest message of the summarised thread; None is the newest of the session."""
     kept_brief: tuple[Any, ...] = ()
-    """A short list of what stays, for people."""
+    """A short list of the messages that are not summarised, for users."""
     summary: str
     tokens_before: Count | None = None
     json_fields = ("details", "kept_brief")
@@ -121,7 +121,7 @@ class CheckpointEntry(Entry, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class RewindEntry(Entry, frozen=True, kw_only=True, tag="rewind"):
-    """The conversation goes back: what came after `to_id` is hidden."""
+    """A rewind: the messages after `to_id` are hidden."""
 
     checkpoint: Count | None = None
     details: Mapping[str, Any] | None = None
@@ -131,19 +131,19 @@ class RewindEntry(Entry, frozen=True, kw_only=True, tag="rewind"):
     """A note for the model about the hidden part."""
     reason: str | None = None
     to_id: str | None = None
-    """The message that is the newest again; None goes back to before the first."""
+    """The message that becomes the newest; None hides all messages."""
     json_fields = ("details",)
 
 
 class RetractionEntry(Entry, frozen=True, kw_only=True, tag="retraction"):
-    """A message is hidden together with everything that follows it."""
+    """A retraction: a message is hidden together with all that follow it."""
 
     message_id: str
     reason: str | None = None
 
 
 class ForkEntry(Entry, frozen=True, kw_only=True, tag="fork"):
-    """This session began as a copy of another, up to one of its messages."""
+    """A fork: this session began as a copy of another, up to one of its messages."""
 
     message_ids: Mapping[str, str]
     """The message ids of the copies by those of the originals."""
@@ -164,7 +164,7 @@ class BookmarkEntry(Entry, frozen=True, kw_only=True, tag="bookmark"):
 
 
 class SidecarEntry(Entry, frozen=True, kw_only=True, tag="sidecar"):
-    """Data for people or programs that no model gets."""
+    """Data for users or programs, which models do not get."""
 
     data: Mapping[str, Any]
     kind: str
@@ -172,7 +172,7 @@ class SidecarEntry(Entry, frozen=True, kw_only=True, tag="sidecar"):
 
 
 class RecoveryEntry(Entry, frozen=True, kw_only=True, tag="recovery"):
-    """A crash left something open, and it was closed."""
+    """A recovery: messages and calls that a crash left open were closed."""
 
     aborted_calls: tuple[str, ...] = ()
     """Calls that got an aborted result."""
@@ -215,7 +215,7 @@ ENTRY_TYPES: dict[str, type[Entry]] = {
 
 
 class _Head(Struct):
-    """The fields that every entry has, known or not."""
+    """The fields that every entry has, of a known kind or not."""
 
     created_at: Annotated[datetime, Meta(tz=True)]
     id: str
@@ -230,7 +230,7 @@ _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def encode_entry(entry: AnyEntry) -> bytes:
-    """Return the canonical JSON of an entry; an unknown one as it was read."""
+    """Return the canonical JSON of an entry; an unknown entry has its original bytes."""
     return bytes(entry.raw) if isinstance(entry, UnknownEntry) else canonical_bytes(entry)
 
 
@@ -238,7 +238,7 @@ def decode_entry(data: bytes | str, *, limits: Limits = LIMITS) -> AnyEntry:
     """Decode an entry from its JSON; unknown fields are preserved.
 
     Raises:
-        DecodeError: the bytes are not an entry; `path` says where.
+        DecodeError: the bytes are not an entry; `path` is the place of the fault.
     """
     data = to_bytes(data)
     try:
@@ -247,7 +247,7 @@ def decode_entry(data: bytes | str, *, limits: Limits = LIMITS) -> AnyEntry:
         if encode_fast(entry) == data and len(data) <= limits.max_bytes:
             return entry
     except (ValueError, RecursionError):
-        pass  # unknown fields or bad input: the complete decoder finds out which
+        pass  # unknown fields or invalid input, which the complete decoder distinguishes
     return _decode_completely(data, limits)
 
 
@@ -255,7 +255,7 @@ def decode_trusted_entry(data: bytes) -> "KnownEntry":
     """Decode bytes that `encode_entry` wrote for a known entry; faster than `decode_entry`.
 
     Raises:
-        DecodeError: the bytes are not a known entry; `path` says where.
+        DecodeError: the bytes are not a known entry; `path` is the place of the fault.
     """
     try:
         return _read_fast(data)

@@ -1,7 +1,7 @@
-"""Exchanges of the gateway: their rows, and where the histories that clients sent end in sessions.
+"""Exchanges of the gateway: their rows, and the messages with which clients' histories end.
 
-One exchange is one job: the session if it is new, its entries in order, the record of the exchange
-and the ends of its history. All of it is stored, or nothing.
+One exchange is one write job: its session if it is new, its entries in order, the record of the
+exchange and the ends of its history, all in one transaction.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ _INSERT_SESSION = (
     f"{INSERT_SESSION} ON CONFLICT (id) DO UPDATE SET workspace_path = excluded.workspace_path "
     "WHERE sessions.workspace_path = ''"
 )
-"""A side call may have made the session before the agent named its directory."""
+"""An earlier call without a directory may have created the session; then the path is set."""
 
 
 class ExchangeRow(Struct, frozen=True):
-    """The record of an exchange, and whose it is."""
+    """The record of an exchange, with its session and tenant."""
 
     id: str
     session_id: str
@@ -45,7 +45,7 @@ class ExchangeRow(Struct, frozen=True):
 class HistoryEnd(Struct, gc=False):
     """The stored message with which a history ends, and the calls of its last response.
 
-    It changes once: `message_id` becomes that under which the message was stored in the end.
+    It changes once: `message_id` is set to the id under which the message was stored.
     """
 
     session_id: str
@@ -54,19 +54,19 @@ class HistoryEnd(Struct, gc=False):
     is_stored: bool = False
     """Whether a transaction with the message was committed."""
     are_calls_answered: bool = False
-    """Whether results of its calls are stored, so that a second answer needs other calls."""
+    """Whether results of its calls are stored; other results then need a copy of the calls."""
     used_s: float = 0.0
-    """When a request last ended or began with this history, on a clock that never goes back."""
+    """When a request last ended or began with this history, on a monotonic clock."""
 
 
 class ExchangeJob(WriteJob):
     """Store one exchange: its session, messages and entries, its record, the ends of its history.
 
-    `parent` is the history that the first message follows. Without one the message begins a thread
-    of its own, and `rewind` is recorded before it if the session has messages: it would follow the
-    newest one, and only the transaction can see those of other processes. `ends` names, by its
-    position among the messages of the job, the message behind each digest; the position -1 is the
-    parent itself.
+    `parent` is the end of the history that the first message follows. Without one the message
+    begins a new thread, and `rewind` is recorded before it if the session has messages, because it
+    would otherwise follow the newest of them. Only the transaction can see messages of other
+    processes. `ends` has, for each digest, the position of its message in the job; -1 is the
+    parent.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -99,7 +99,7 @@ class ExchangeJob(WriteJob):
 
     @property
     def rewind(self) -> RewindEntry | None:
-        """The entry before the messages, if the session has others."""
+        """The entry that is recorded before the messages if the session has others."""
         return self._rewind
 
     @property
@@ -108,7 +108,7 @@ class ExchangeJob(WriteJob):
         return self._session
 
     def write(self, tables: Tables) -> list[str]:
-        """Write everything; return the ids of the messages as they were stored."""
+        """Write all rows; return the ids under which the messages were stored."""
         if self._session is not None:
             tables.change(_INSERT_SESSION, session_row(self._session))
         rewind = self._rewind
@@ -125,7 +125,7 @@ class ExchangeJob(WriteJob):
         row = self._row
         tables.exchanges.append((row.id, row.session_id, row.tenant, row.record_json))
         for digest, position, end in self._ends:
-            # At once: the next job of the same transaction may follow this message.
+            # Set now, because the next job of the same transaction may follow this message.
             if position >= 0:
                 end.message_id = ids[position]
             calls = " ".join(end.call_ids)
@@ -137,7 +137,7 @@ class ExchangeJob(WriteJob):
         return frozenset((parent.message_id,)) if parent and parent.is_stored else frozenset()
 
     def _after_parent(self, prepared: PreparedMessage) -> PreparedMessage:
-        """Return the first message with its parent, which may have got another id meanwhile."""
+        """Return the first message with its parent, whose id may have been renewed meanwhile."""
         parent, message = self._parent, prepared.message
         if parent is None or message.metadata.parents == (parent.message_id,):
             return prepared
@@ -145,12 +145,12 @@ class ExchangeJob(WriteJob):
         return prepare_message(replace(message, metadata=metadata))
 
     def settle(self) -> None:
-        """Note that everything is stored; called after the commit."""
+        """Mark the history ends as stored; called after the commit."""
         for _, _, end in self._ends:
             end.is_stored = True
 
     def explain(self, transaction: Transaction) -> MetisError | None:
-        """Return which message conflicts with stored rows, and how."""
+        """Return the error for the first message that conflicts with stored rows."""
         prepared = [item for item in self._items if isinstance(item, PreparedMessage)]
         return AppendJob(prepared).explain(transaction)
 
@@ -169,7 +169,7 @@ class ExchangesJob(WriteJob):
             job.write(tables)
 
     def explain(self, transaction: Transaction) -> MetisError | None:
-        """Return which message conflicts with stored rows, and how."""
+        """Return the error for the first message that conflicts with stored rows."""
         return next(filter(None, (job.explain(transaction) for job in self._jobs)), None)
 
 
@@ -188,20 +188,20 @@ _read_cost = msgspec.json.Decoder(_Cost).decode
 
 
 def read_costs(transaction: Transaction, tenant: str, first_id: str) -> dict[str, Decimal]:
-    """Return what the exchanges of a tenant did cost, by id, from an id on."""
+    """Return the costs of a tenant's exchanges, by id, from `first_id` on."""
     sql = "SELECT id, record_json FROM exchanges WHERE id >= ? AND tenant = ?"
     rows = transaction.run(sql, (first_id, tenant))
     return {exchange_id: Decimal(_read_cost(text).cost_usd or 0) for exchange_id, text in rows}
 
 
 class ResponseItems(Struct, frozen=True):
-    """What a client of Responses may continue by the id of a response."""
+    """The items of a response, which clients of OpenAI Responses may continue by its id."""
 
     tenant: str
     id: str
     session_id: str
     previous_id: str
-    """The response that the request continued; empty if `items_json` is all there is."""
+    """The response that the request continued; empty if there was none."""
     items_json: str
 
 
@@ -214,7 +214,7 @@ _INSERT_ITEMS = (
 
 
 def write_response_items(tables: Tables, row: ResponseItems) -> None:
-    """Write the items of a response; a provider that repeats an id replaces the earlier ones."""
+    """Write the items of a response; if a provider repeats an id, the new items replace the old."""
     tables.change(_INSERT_ITEMS, astuple(row))
 
 

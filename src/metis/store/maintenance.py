@@ -37,7 +37,7 @@ log = logging.getLogger("metis.store")
 
 RAW_FIELD = "provider_raw"
 _MAX_PROBLEMS = 1000
-# Calls of another program's session are not ours to abort: that program may still be running them.
+# Calls of imported sessions are not aborted, because the other program may still run them.
 _OURS = (
     "AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.id = tool_calls.message_id "
     "AND CAST(metadata_json AS TEXT) LIKE '%\"origin\":%import:%')"
@@ -49,23 +49,23 @@ _PENDING_CALLS = (
 PENDING_CALL = (
     f"SELECT 1 FROM tool_calls WHERE session_id = ? AND status = 'pending' {_OURS} LIMIT 1"  # noqa: S608 - no input
 )
-"""Selects a call of a session that waits for its result."""
+"""Selects a call of a session that has no result yet."""
 _OPEN_MESSAGES = "SELECT session_id, message_id FROM open_messages ORDER BY session_id, message_id"
 _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class CheckResult(Struct, frozen=True):
-    """What a check of all sessions showed."""
+    """The result of a check of all sessions."""
 
     problems: list[str]
-    """Where sessions are damaged, break rules or their tables disagree; up to a thousand."""
+    """Damage, broken rules and contradictions between tables; at most a thousand."""
     without_digests: list[str]
     """Sessions with messages or entries that have no digest yet."""
 
 
 def find_problems(transaction: Transaction) -> CheckResult:
-    """Check every session, message by message."""
+    """Check every message and entry of every session."""
     result = CheckResult([], [])
     try:
         sessions = transaction.run("SELECT id FROM sessions ORDER BY id")
@@ -106,7 +106,7 @@ def _session_problems(
 
 
 def _damages(transaction: Transaction, session_id: str, result: CheckResult) -> Iterator[str]:
-    """Yield which stored bytes are not those that were written, and how that shows."""
+    """Yield the messages and entries whose stored bytes changed, with the evidence."""
     digests = read_digests(transaction, session_id)
     missing = dict(digests)
     has_all = True
@@ -127,7 +127,7 @@ def _damages(transaction: Transaction, session_id: str, result: CheckResult) -> 
 
 
 def add_digests(tables: Tables, *, session_id: str) -> None:
-    """Write digests for what has none, such as messages of an older version."""
+    """Write digests for rows without one, such as messages of an older version."""
     present = read_digests(tables, session_id)
     added = {
         key: digest for key, digest, _ in stored_digests(tables, session_id) if key not in present
@@ -157,7 +157,7 @@ def stored_digests(
     sql = f"SELECT id, role, {columns}, created_at FROM messages WHERE session_id = ?"  # noqa: S608 - no input
     for message_id, role, content, metadata, created_at in transaction.run(sql, (session_id,)):
         if message_id in open_ids:
-            continue  # it may still change
+            continue  # a partial message may still change
         parts = [
             (name, text.encode() if isinstance(text, str) else text)
             for name, text in (("content", content), ("metadata", metadata))
@@ -169,7 +169,7 @@ def stored_digests(
 def _journal_problems(
     transaction: Transaction, session_id: str, entries: Sequence[AnyEntry]
 ) -> Iterator[str]:
-    """Yield where the journal contradicts the messages."""
+    """Yield the first contradiction between the journal and the messages."""
     expected: dict[int, tuple[str | None, int]] = {}
     latest_at = BEFORE_ANY_TIME
     for entry in entries:
@@ -187,7 +187,7 @@ def _journal_problems(
 def _call_problems(
     transaction: Transaction, session_id: str, messages: list[Message]
 ) -> Iterator[str]:
-    """Yield where `tool_calls` contradicts the messages."""
+    """Yield the contradictions between `tool_calls` and the messages."""
     results: dict[str, str] = {}
     calls: dict[str, str] = {}
     for message in messages:
@@ -207,11 +207,11 @@ def _call_problems(
 
 
 class Recovery:
-    """Closes what a crash left open, before anybody continues.
+    """Closes messages and calls that a crash left open.
 
     A partial message ends as failed; a pending call of a complete message gets an aborted result.
-    This runs when a store is opened that nobody else has open, and only if a writer did not close
-    it.
+    This runs when a store is opened, if no other process has it open and the last writer did not
+    close it.
     """
 
     def __init__(self, tables: Tables, now: Callable[[], datetime]) -> None:
@@ -221,7 +221,7 @@ class Recovery:
         self._aborted: dict[str, list[str]] = {}
 
     def run(self) -> list[RecoveryEntry]:
-        """Close everything, and return an entry for each session that was changed."""
+        """Close all open messages and calls; return an entry for each changed session."""
         tables = self._tables
         for session_id, message_id in tables.run(_OPEN_MESSAGES):
             message = read_message(tables, session_id, message_id)
@@ -230,7 +230,7 @@ class Recovery:
         for session_id, call_id, name in tables.run(_PENDING_CALLS):
             self._abort(session_id, call_id, name)
             self._aborted.setdefault(session_id, []).append(call_id)
-        # From here on a start finds nothing to recover, unless a new writer registers.
+        # The next start has nothing to recover, unless another writer registers.
         tables.change("DELETE FROM writers")
         return [self._record(name) for name in sorted({*self._failed, *self._aborted})]
 
@@ -278,10 +278,10 @@ class Recovery:
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What a sweep deletes; None keeps everything."""
+    """What a sweep deletes; with None nothing of that kind is deleted."""
 
     sessions_before: datetime | None = None
-    """Sessions that have not changed since are deleted."""
+    """Sessions that have not changed since this time are deleted."""
     raw_before: datetime | None = None
     """Raw parts of messages older than this are dropped."""
     raw_bytes: int | None = None
@@ -291,7 +291,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class Eviction(Struct, frozen=True, kw_only=True):
-    """A raw part that is dropped."""
+    """The raw part of a message that is dropped: the original form of a provider."""
 
     session_id: str
     message_id: str
@@ -299,7 +299,7 @@ class Eviction(Struct, frozen=True, kw_only=True):
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """What a sweep deletes, or would delete."""
+    """The result of a sweep: what it deletes, or would delete in a dry run."""
 
     sessions: tuple[str, ...]
     evictions: tuple[Eviction, ...]
@@ -308,7 +308,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
 
 
 def plan_sweep(transaction: Transaction, policy: Policy, *, is_dry_run: bool) -> Sweep:
-    """Return what a policy deletes now."""
+    """Return what a policy would delete now."""
     sessions = _expired_sessions(transaction, policy)
     return Sweep(
         sessions=sessions,
@@ -336,7 +336,7 @@ def _expired_event_count(transaction: Transaction, policy: Policy) -> int:
 def _evictable_raw_parts(
     transaction: Transaction, policy: Policy, expired: Sequence[str]
 ) -> tuple[Eviction, ...]:
-    """Return the raw parts that a policy drops, in sessions that stay."""
+    """Return the raw parts that a policy drops, except in sessions that it deletes."""
     if policy.raw_before is None and policy.raw_bytes is None:
         return ()
     before = None if policy.raw_before is None else to_microseconds(policy.raw_before)
@@ -349,7 +349,7 @@ def _evictable_raw_parts(
     for session_id, message_id, created_at, metadata in transaction.stream(
         sql, (f'%"{RAW_FIELD}":%',)
     ):
-        # LIKE also matches the key inside of texts, so the parsed field decides.
+        # LIKE also matches the key inside of texts, so the metadata is parsed.
         size = len(bytes(_split_object(metadata).get(RAW_FIELD, b"")))
         is_old = before is not None and created_at < before
         is_large = policy.raw_bytes is not None and size > policy.raw_bytes
@@ -362,7 +362,7 @@ def _evictable_raw_parts(
 
 
 def _has_full_json(transaction: Transaction, session_id: str, message_id: str) -> bool:
-    # A newer version wrote more of this message than its columns hold; it stays byte for byte.
+    # A newer version wrote fields of this message that have no column; it must not be changed.
     sql = (
         "SELECT 1 FROM journal WHERE session_id = ? AND message_id = ? "
         "AND entry_json IS NOT NULL LIMIT 1"
@@ -371,7 +371,7 @@ def _has_full_json(transaction: Transaction, session_id: str, message_id: str) -
 
 
 def delete_expired(tables: Tables, policy: Policy, sweep: Sweep) -> None:
-    """Delete what a sweep lists, except the sessions, which the database itself deletes."""
+    """Delete the raw parts and events of a sweep; `Database.erase` deletes its sessions."""
     for eviction in sweep.evictions:
         _drop_raw_part(tables, eviction)
     if policy.events_before is not None:
@@ -395,7 +395,7 @@ def _drop_raw_part(tables: Tables, eviction: Eviction) -> None:
         text = _write_json(fields).decode()
         update = "UPDATE messages SET metadata_json = ? WHERE id = ?"
         tables.change(update, (text, eviction.message_id))
-        # Only messages without full JSON are evicted, so the columns are all that counts.
+        # Only messages without full JSON are evicted, so the digest covers the columns only.
         digest = message_digest(role, content.encode(), text.encode(), created_at)
         tables.replace_digests(eviction.session_id, {eviction.message_id: digest})
         log.info(

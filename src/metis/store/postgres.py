@@ -1,7 +1,7 @@
 """PostgreSQL: the store for many machines.
 
 One connection writes, others read. An acknowledged write is committed at the server; durability
-"process" leaves the server's settings as they are, "power" turns `synchronous_commit` on.
+"process" uses the server's settings, "power" turns `synchronous_commit` on.
 """
 
 import select
@@ -55,8 +55,8 @@ _OPEN_LOCK = 0x6D657473
 _VERSION_TABLE = "metis_schema"
 _READ_ONLY = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _RESTART_S = 5.0
-# A machine between us and the server may drop an idle connection without a word; without these the
-# next query would wait for the two hours of the kernel.
+# A firewall may drop an idle connection silently. Without these settings the next query would wait
+# for the keepalive timeout of the kernel, which is two hours.
 _CONNECTION = {
     "application_name": "metis",
     "connect_timeout": "10",
@@ -102,7 +102,7 @@ def _psycopg_placeholders(statement: str) -> str:
 
 
 def store_error(error: psycopg.Error, name: str) -> StoreError:
-    """Return our error for one of PostgreSQL, with a hint what to do about it."""
+    """Return our error for one of PostgreSQL, with a hint what to do."""
     text = str(error).strip().partition("\n")[0]
     state = error.sqlstate or ""
     if state in _KINDS:
@@ -124,7 +124,7 @@ def translate_errors(name: str) -> Generator[None]:
 
 
 def _is_readable(connection: "Connection[TupleRow]") -> bool:
-    """Return whether bytes, or the end, of an idle connection have arrived."""
+    """Return whether an idle connection has unread bytes, or was closed by the server."""
     return bool(select.select([connection.fileno()], [], [], 0)[0])
 
 
@@ -143,8 +143,8 @@ class PostgresTransaction:
         return cursor.fetchall() if cursor.description else []
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
-        """Run one query and return its rows as they come."""
-        # A named cursor stays at the server; without a name the driver would load every row.
+        """Run one query and return its rows without loading all of them."""
+        # A named cursor is kept at the server; for another one the driver would load every row.
         with self._connection.cursor(name="rows") as cursor:
             cursor.execute(_psycopg_placeholders(sql), values)  # pyright: ignore[reportArgumentType] - our own SQL
             while rows := cursor.fetchmany(_FETCH):
@@ -185,7 +185,7 @@ class PostgresDatabase:
         self._was_connected = True
 
     def _connect(self, *, autocommit: bool = False) -> "Connection[TupleRow]":
-        # What the URL says about the connection wins.
+        # Parameters of the URL override the defaults.
         parameters = make_conninfo("", **{**_CONNECTION, **conninfo_to_dict(self._url)})
         connection = psycopg.connect(parameters, autocommit=True)
         connection.execute(sql.SQL("SET lock_timeout = {}").format(self._wait_ms))
@@ -195,7 +195,7 @@ class PostgresDatabase:
         return connection
 
     def _reconnect(self) -> "Connection[TupleRow]":
-        """Connect to a server that was there before; it may be restarting."""
+        """Connect to a server that was reachable before, with retries: it may be restarting."""
         deadline = time.monotonic() + min(self._wait_ms / 1000, _RESTART_S)
         while True:
             try:
@@ -222,7 +222,8 @@ class PostgresDatabase:
                     return run()
                 except psycopg.OperationalError:
                     # An uncommitted transaction ended with its connection, so it can be repeated.
-                    # A lost commit may have happened: only its caller can find that out.
+                    # If the connection was lost during the commit, the server may have committed;
+                    # only the caller can check that.
                     if is_committing or not self._writer.closed:
                         raise
             self._writer = self._reconnect()
@@ -248,9 +249,9 @@ class PostgresDatabase:
                     self._idle.append(connection)
 
     def _reading_connection(self) -> "Connection[TupleRow]":
-        """Return a connection that the server still knows.
+        """Return a working connection.
 
-        After a restart every idle connection is dead, and shows it only when it is used.
+        After a restart of the server every idle connection is closed, which only its use shows.
         """
         while True:
             try:
@@ -262,7 +263,7 @@ class PostgresDatabase:
                     not _is_readable(connection)
                 ):
                     return connection
-                # Something came in though nothing was sent: the notice that the server ends.
+                # Unexpected bytes are probably the notice that the server shuts down.
                 with connection.transaction():
                     connection.execute("SELECT 1")
             except psycopg.Error:
@@ -285,15 +286,15 @@ class PostgresDatabase:
         return isinstance(error.__cause__ or error, psycopg.IntegrityError)
 
     def claim(self, *, wait: bool) -> bool:
-        """Return whether no other store has this database open; if so, none can until `share`.
+        """Return whether no other process has this database open; if so, none can until `share`.
 
-        The server may not have noticed yet that the client of another store was killed; `wait`
-        gives it a moment.
+        The server may not have noticed yet that another process was killed; `wait` retries for
+        half a second.
         """
         with translate_errors(self.name):
             if self._claim is None:
                 self._claim = self._connect(autocommit=True)
-            # A killed client disappears only once the server has read its closed socket.
+            # The lock of a killed client is released when the server reads its closed socket.
             deadline = time.monotonic() + (_CLAIM_WAIT_S if wait else 0)
             while not (is_alone := self._try_lock(self._claim)) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
@@ -304,10 +305,10 @@ class PostgresDatabase:
         return bool(row and row[0])
 
     def share(self, *, was_alone: bool) -> None:
-        """Let other stores open the database beside this one.
+        """Allow other processes to open the database.
 
-        The writer connection holds the lock as well, so that it lasts as long as a write of ours
-        may still reach the server.
+        The writer connection holds the shared lock, too, so that the lock lasts as long as one of
+        our writes may still reach the server.
         """
         with translate_errors(self.name):
             if self._claim is not None:
@@ -332,8 +333,8 @@ class PostgresDatabase:
         )
         tables = {row[0] for row in rows}
         if _VERSION_TABLE not in tables:
-            ours = {"sessions", "messages", "tool_calls", "journal", "events"}
-            if tables & ours:
+            store_tables = {"sessions", "messages", "tool_calls", "journal", "events"}
+            if tables & store_tables:
                 text = f"{self.name}: the database has tables of another program"
                 raise ForeignStoreError(text, hint="choose another database or schema")
             return 0
@@ -347,13 +348,13 @@ class PostgresDatabase:
         return version
 
     def migrate(self) -> int:
-        """Bring the tables up to date and return their version."""
+        """Migrate the tables to the newest version and return it."""
         newest = newest_schema(DIALECT)
         if self.version() == newest:
             return newest
 
         def write(transaction: PostgresTransaction) -> None:
-            # Two machines that start at once must not run the same step twice.
+            # Two machines that start at the same time must not run the same step twice.
             transaction.run("SELECT pg_advisory_xact_lock(?)", (_MIGRATION_LOCK,))
             version = self._version(transaction)
             transaction.run(
@@ -369,10 +370,10 @@ class PostgresDatabase:
         return newest
 
     def maintain(self) -> None:
-        """Do nothing: the server does its own upkeep."""
+        """Do nothing: the server maintains itself."""
 
     def check(self) -> list[str]:
-        """Return what is wrong with the database; the server itself guards keys and pages."""
+        """Return tables that cannot be read; the server itself checks keys and pages."""
         try:
             with self.read() as transaction:
                 for table in (*SESSION_TABLES, "sessions", "events", "price_versions"):
@@ -382,7 +383,7 @@ class PostgresDatabase:
         return []
 
     def backup(self, target: Path) -> None:
-        """Copy everything, as of one point in time, to a file that is a SQLite store."""
+        """Copy all tables, as of one point in time, to a new SQLite store."""
         with create_private_file(target):
             copy = SqliteDatabase(target, durability="process", wait_s=0)
             try:
@@ -393,7 +394,7 @@ class PostgresDatabase:
                 copy.close()
 
     def erase(self, session_ids: Sequence[str]) -> None:
-        """Delete sessions with everything in them, also from the search index."""
+        """Delete sessions with all their rows, also from the search index."""
 
         def write(transaction: PostgresTransaction) -> None:
             for session_id in session_ids:
@@ -415,7 +416,7 @@ class PostgresDatabase:
                 connection.execute(sql.SQL("VACUUM (FULL) {}").format(sql.Identifier(table)))
 
     def index(self) -> "PostgresSearch":
-        """Return the search index: two tables of its own."""
+        """Return the search index, which has two tables."""
         if self._search is None:
             self._search = PostgresSearch(self)
         return self._search
@@ -429,13 +430,13 @@ class PostgresDatabase:
 
 
 class PostgresSearch:
-    """A full-text index that catches up on a search; appends never wait for it."""
+    """A full-text index that is updated by a search, so that appends do not wait for it."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
     def catch_up(self, text_of: TextOfRow) -> int:
-        """Index what was stored since the last call and return the number of messages."""
+        """Index the messages stored since the last call; return their number."""
         indexed, after = 0, ""
         while True:
             count, after = self._database.write(partial(_index_batch, after=after, text_of=text_of))
@@ -443,12 +444,12 @@ class PostgresSearch:
             if not after:
                 break
         if indexed >= _ANALYZE_AFTER:
-            # Without statistics the server takes every word for a rare one, and sorts all hits.
+            # Without statistics the planner assumes that every word is rare, and sorts all hits.
             self._database.write(lambda transaction: transaction.run("ANALYZE search_index"))
         return indexed
 
     def find(self, query: str, session_id: str | None, limit: int) -> Rows:
-        """Return session, message and snippet of the best among the newest few hundred matches."""
+        """Return session, message and snippet of the best of the newest few hundred matches."""
         where, values = "words @@ query", [query]
         if session_id is not None:
             where, values = f"{where} AND session_id = ?", [query, session_id]
@@ -480,7 +481,7 @@ class PostgresSearch:
 def _index_batch(
     transaction: PostgresTransaction, *, after: str, text_of: TextOfRow
 ) -> tuple[int, str]:
-    """Index one batch; return its size, and the id after which the next begins, if any."""
+    """Index one batch; return its size, and the id after which the next batch begins, or ''."""
     rows = transaction.run(_PENDING, (after, _BATCH))
     texts = [(row[0], row[1], text_of(row)) for row in rows]
     complete = [row for row in texts if row[2] is not None]

@@ -1,7 +1,7 @@
-"""Files that only their owner may read, and SQLite files that nobody may write.
+"""Files that only their owner may read, and SQLite files that cannot be written.
 
-A conversation holds what people would not show to everybody on the machine, so neither a permissive
-umask nor a file of an older version may leave it readable to others.
+Conversations are private, so they must not be readable for other users of the machine, whatever the
+umask is and even if an older version created the file.
 """
 
 import os
@@ -19,7 +19,7 @@ _OTHERS = 0o077
 
 
 def home_directory(environment: Mapping[str, str]) -> Path:
-    """Return the data directory of the user: `$METIS_HOME`, else the XDG directory."""
+    """Return the data directory of the user: `$METIS_HOME`, or the XDG data directory."""
     home = environment.get("METIS_HOME")
     if home:
         return Path(home)
@@ -28,11 +28,12 @@ def home_directory(environment: Mapping[str, str]) -> Path:
 
 
 def make_private_directory(path: Path) -> None:
-    """Create a directory that only its owner may enter; our home is restricted if it exists.
+    """Create a directory that only its owner may enter.
 
-    A directory that the user made elsewhere, such as one that a team shares, stays as it is.
+    The modes of an existing directory are changed only if it is our data directory: the user may
+    share another one with a team.
     """
-    # The mode of `mkdir` does not hold for the parents that it creates on the way.
+    # `mkdir(parents=True)` would not apply the mode to the parents.
     for parent in reversed([p for p in (path, *path.parents) if not p.exists()]):
         parent.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
     if path == home_directory(os.environ):
@@ -40,9 +41,9 @@ def make_private_directory(path: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """Create an empty file that only its owner may read; an existing one is restricted to that.
+    """Create an empty file that only its owner may read; an existing one gets the same mode.
 
-    SQLite gives the files beside a database (log, shared memory, journal) the mode of the database.
+    SQLite creates the files beside a database (log, shared memory, journal) with its mode.
     """
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE))
     _restrict(path, PRIVATE_FILE)
@@ -51,20 +52,20 @@ def make_private_file(path: Path) -> None:
 def _restrict(path: Path, mode: int) -> None:
     status = path.stat()
     if status.st_mode & _OTHERS and status.st_uid == os.geteuid():
-        with suppress(OSError):  # not every file system has modes
+        with suppress(OSError):  # some file systems have no modes
             path.chmod(mode)
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether an existing SQLite file cannot be written: itself, or files beside it."""
+    """Return whether an existing SQLite file, or its directory, cannot be written."""
     return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
 
 
 class ReadOnlyFile:
-    """A SQLite file on a disk, or with a mode, that does not permit writing.
+    """A SQLite file that cannot be written because of its mode or its file system.
 
     SQLite reads a database in WAL mode only if it can create two files beside it. Where it cannot,
-    the file is opened as immutable, or, if its log still holds something, as a private copy.
+    the file is opened as immutable, or copied if its log is not empty.
     """
 
     def __init__(self, path: Path, *, newest_version: int) -> None:
@@ -75,13 +76,13 @@ class ReadOnlyFile:
             self._options = "mode=ro"
         else:
             is_usable, self._options = True, "mode=ro&immutable=1"
-        # A copy can be brought up to date, as well, when the tables are of an older version.
+        # Tables of an older version are also copied, because a copy can be migrated.
         if not is_usable or self._version() < newest_version:
             self._make_copy()
 
     @property
     def is_copy(self) -> bool:
-        """Whether a private copy is read, which may be changed before it is read."""
+        """Whether a private copy is read, which can be migrated."""
         return self._copy is not None
 
     @property

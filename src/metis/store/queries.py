@@ -51,7 +51,7 @@ _RESPONSE_METADATA = (
 )
 _OTHER_ENTRIES = "SELECT entry_json FROM journal WHERE session_id = ? AND message_id IS NULL"
 _MARKDOWN_PREFIX = re.compile(r"^\s*(?:#+|>|[*-])\s+")
-# The text of an attached file begins with a line that has its name; it makes no title.
+# The text of an attached file begins with a line with its name; it is not used as a title.
 _ATTACHED_FILE = re.compile(r"[^\n]+:\n\n")
 _make_entry: Any = raw_constructor(MessageEntry)
 
@@ -69,7 +69,7 @@ def read_sessions(
     transaction: Transaction, limit: int, workspace_path: str | None = None
 ) -> list[SessionRecord]:
     """Return the sessions that changed last; of one workspace, or of all."""
-    # Two statements, so that each can use its index.
+    # Without a condition the query uses the index on time, with one that on the workspace.
     where = "" if workspace_path is None else "WHERE workspace_path = ?"
     sql = (
         f"SELECT {SESSION_COLUMNS} FROM sessions {where} "  # noqa: S608 - no input
@@ -93,7 +93,7 @@ def read_messages(
 
 
 def _newest_messages(transaction: Transaction, session_id: str, count: int) -> list[Message]:
-    # The newest entries may hold few messages; read four times as many until there are enough.
+    # The newest entries may contain few messages, so four times as many are read each time.
     entry_count = count
     while True:
         part = read_newest_slice(transaction, session_id, entry_count)
@@ -124,7 +124,7 @@ def read_reduced_history(
 ) -> Iterator[AnyEntry]:
     """Yield the entries of a session in order, each message as `reduce` returns it.
 
-    All messages of a long session, as objects, take five times the memory of their JSON.
+    `reduce` saves memory: the messages of a session take five times the memory of their JSON.
     """
     part = read_slice(transaction, session_id, reduce=reduce)
     return (_entry(seq, item) for seq, item in part.with_numbers())
@@ -133,7 +133,7 @@ def read_reduced_history(
 def read_history_before(
     transaction: Transaction, session_id: str, before: int, count: int
 ) -> list[AnyEntry]:
-    """Return the entries of a session that come right before a number, in order."""
+    """Return the last `count` entries of a session before a sequence number, in order."""
     part = read_slice_before(transaction, session_id, before, count)
     numbered = [(seq, item) for seq, item in part.with_numbers() if seq < before]
     return [_entry(seq, item) for seq, item in numbered[max(0, len(numbered) - count) :]]
@@ -171,18 +171,18 @@ def read_tool_calls(
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """A session as a list of sessions shows it, read without loading its messages."""
+    """The summary of a session for lists, read without loading its messages."""
 
     session: SessionRecord
     title: str
-    """The title that the user set, else the first prompt on one line; empty if there is none."""
+    """The title that the user set, or the first prompt on one line; empty if there is none."""
     model: str | None
-    """The active model, else the model of the last response."""
+    """The active model, or the model of the last response."""
     message_count: int
-    """Without system and developer messages."""
+    """The number of messages without system and developer messages."""
     cost_usd: Decimal
     tags: tuple[str, ...] = ()
-    """What the user labelled the session with."""
+    """The labels that the user gave the session."""
 
 
 LABEL_KIND = "session.label"
@@ -204,14 +204,14 @@ class _Usage(Struct):
 
 
 class _ResponseMetadata(Struct):
-    """The metadata of a response that a list needs."""
+    """The part of a response's metadata that a list needs."""
 
     model: str | None = None
     usage: _Usage | None = None
 
 
 class _PricedEntry(Struct):
-    """The parts of a journal entry that may hold a cost: a summary, a failed model call."""
+    """The parts of a journal entry that may have a cost: a summary, a failed model call."""
 
     data: _ResponseMetadata | None = None
     details: _ResponseMetadata | None = None
@@ -238,7 +238,7 @@ def _overview(transaction: Transaction, record: SessionRecord) -> Overview:
     others = [part for text in entries for part in _priced(text)]
     label = _label(entries)
     models = [response.model for response in responses if response.model]
-    # Summaries and failed calls cost money as well, and are not messages.
+    # Summaries and failed calls have a cost, but are not messages.
     costs = (part.usage.cost_usd for part in (*responses, *others) if part.usage)
     return Overview(
         session=record,
@@ -273,7 +273,7 @@ def _label(entries: Sequence[str]) -> _Label:
 
 
 def _priced(text: str) -> list[_ResponseMetadata]:
-    # Entries of programs may hold anything under these keys; most have no cost at all.
+    # Entries of other programs may have any value under these keys; most have no cost.
     if '"cost_usd"' not in text:
         return []
     try:
@@ -284,14 +284,14 @@ def _priced(text: str) -> list[_ResponseMetadata]:
 
 
 def title_of(content: tuple[ContentBlock, ...]) -> str:
-    r"""Return a title for a conversation that begins with a message: its text on one line.
+    r"""Return a title for a conversation from its first prompt: the text on one line.
 
     >>> title_of((TextBlock("# Why is\nthe sky blue?"),))
     'Why is the sky blue?'
     """
     texts = [block.text for block in content if isinstance(block, TextBlock)]
-    typed = (text for text in texts if not _ATTACHED_FILE.match(text))
-    text = next(typed, None) or "".join(texts[:1])
+    without_files = (text for text in texts if not _ATTACHED_FILE.match(text))
+    text = next(without_files, None) or "".join(texts[:1])
     lines = (_MARKDOWN_PREFIX.sub("", line) for line in text[: 4 * TITLE_LENGTH].splitlines())
     title = " ".join(word for line in lines for word in line.split())
     if not title:

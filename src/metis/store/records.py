@@ -1,14 +1,14 @@
-"""Records: messages, sessions, tool calls and events as column values, and back, with digests.
+"""Records: the conversion of messages, sessions, calls and events to column values, and digests.
 
-Digests are checksums of what is stored, so that damage on the disk is noticed and named. The fixed
-tables have no column for them, and another row with every append would cost more than a tenth of
-it. So the checksums of a session are computed when a message is stored, collected in memory and
-written together: after 64 messages, after two seconds, and when the store is closed. A crash may
-leave the last messages without one; `Store.check` adds what is missing.
+Digests are checksums of stored rows, by which damage on the disk is detected. The fixed tables have
+no column for them, and another row with every append would add more than a tenth to its time. So
+the checksums of a session are computed when a message is stored, collected in memory and written
+together: after 64 messages, after two seconds, and when the store is closed. A crash may leave the
+last messages without one; `Store.check` adds the missing ones.
 
-CRC-32 finds every run of up to 32 damaged bits and misses other damage once in four billion times.
-A cryptographic hash costs five times as much and defends against nobody here: whoever can write
-the messages can write the digests, too.
+CRC-32 detects every run of up to 32 damaged bits, and misses other damage once in four billion
+cases. A cryptographic hash takes five times as long and adds no protection: an attacker who can
+write the messages can write the digests, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,9 +55,10 @@ BLOCK = 64
 """How many digests are written together."""
 
 REWRITES = 1 << 40
-"""The numbers of rows about rewritten messages begin here, so that they hold in any case.
+"""The first number of rows about rewritten messages; later rows replace earlier ones.
 
-Another process may still have to write the digest of what the message was before.
+Another process may still write the digest of the message before it was rewritten, which must not
+replace the newer one.
 """
 _HINT = "`metis store check` lists all damage, `metis store repair` saves the rest into a new file"
 _ROLE_DIGESTS = {role.value: crc32(role.value.encode()) for role in Role}
@@ -70,7 +71,7 @@ INSERT_DIGESTS = (
     "SELECT id, (SELECT coalesce(max(number), ?) + 1 FROM digests "
     "WHERE session_id = ? AND number >= ? AND number < ?), ? FROM sessions WHERE id = ?"
 )
-"""Adds a row about a session, unless another process has deleted the session meanwhile."""
+"""Adds a row for a session, unless another process has deleted the session."""
 _read_digests = msgspec.json.Decoder(dict[str, int]).decode
 _write_digests = msgspec.json.Encoder().encode
 
@@ -82,14 +83,14 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
     workspace_path: str
     active_model: str | None = None
     routing_policy: Any = None
-    """A snapshot of the policy under which models are chosen."""
+    """A snapshot of the routing policy."""
     schema_version: int
     created_at: datetime
     updated_at: datetime
 
 
 class ToolCallRecord(Struct, frozen=True, kw_only=True):
-    """A tool call, the message that contains it and how it ended."""
+    """A tool call with its message, its result and its status."""
 
     id: str
     session_id: str
@@ -112,7 +113,7 @@ class Match(Struct, frozen=True, kw_only=True):
 
 
 class EventRecord(Struct, frozen=True, kw_only=True):
-    """A trace event as its table holds it."""
+    """A row of the `events` table."""
 
     id: str
     timestamp_us: int
@@ -127,7 +128,7 @@ class EventRecord(Struct, frozen=True, kw_only=True):
 
 def to_microseconds(moment: datetime) -> int:
     """Return the microseconds since 1970."""
-    # Exact integers: `timestamp()` is a float and can be off by a microsecond.
+    # Computed with integers, because the float of `timestamp()` can be off by a microsecond.
     since = moment - EPOCH
     return (since.days * _DAY_S + since.seconds) * _MICROSECONDS + since.microseconds
 
@@ -138,7 +139,7 @@ def from_microseconds(microseconds: int) -> datetime:
 
 
 def to_row(message: Message, parts: EncodedParts) -> MessageRow:
-    """Return the column values of a message whose parts are encoded already."""
+    """Return the column values of a message whose content and metadata are encoded."""
     return (
         message.id,
         message.session_id,
@@ -152,9 +153,9 @@ def to_row(message: Message, parts: EncodedParts) -> MessageRow:
 
 
 def full_json_of(message: Message) -> str | None:
-    """Return the whole message as JSON if the columns cannot hold it, else None.
+    """Return the whole message as JSON if it has unknown fields, for which there is no column.
 
-    The columns have no place for unknown fields of the message itself.
+    None for every other message.
     """
     is_plain = message.extra is UNSET and message.sealed is UNSET
     return None if is_plain else encode(message).decode()
@@ -247,10 +248,10 @@ def digests_of_rows(rows: Sequence[Sequence[Any]], full_texts: Mapping[str, str]
     """Return the checksums of rows of `messages`, as `message_digest` computes them."""
     if not rows:
         return []
-    # Columns instead of rows: this runs for every message that is read, and `map` over built-in
-    # functions takes half the time of a loop.
+    # Works on columns: this runs for every message that is read, and `map` with built-in functions
+    # takes half the time of a loop over rows.
     ids, _, roles, contents, metadatas, times, _ = zip(*rows, strict=True)
-    if isinstance(contents[0], str):  # of a database that returns no text as bytes
+    if isinstance(contents[0], str):  # PostgreSQL returns text, SQLite bytes
         contents, metadatas = map(str.encode, contents), map(str.encode, metadatas)
     sums = map(crc32, metadatas, map(crc32, contents))
     try:
@@ -266,7 +267,7 @@ def digests_of_rows(rows: Sequence[Sequence[Any]], full_texts: Mapping[str, str]
 
 
 def entry_key(seq: int) -> str:
-    """Return the name under which the digest of a journal entry is stored."""
+    """Return the key of the digest of a journal entry."""
     return f"#{seq}"
 
 
@@ -282,11 +283,12 @@ def insert_values(
 def read_digests(
     transaction: Transaction, session_id: str, newest: int | None = None
 ) -> dict[str, int]:
-    """Return the digests of a session by message id or entry key; all, or of about the newest."""
+    """Return the digests of a session by message id or entry key; all, or about the newest."""
     if newest is None:
         rows: Rows = transaction.run(_SELECT, (session_id,))
     else:
-        # Blocks of several writers may overlap; what is not covered is left to a complete read.
+        # Blocks of several writers may overlap, so some of the newest digests may be missing here;
+        # a complete read checks them.
         limit = newest // (BLOCK // 4) + 8
         rows = transaction.run(_SELECT_NEWEST, (session_id, limit))[::-1]
     digests: dict[str, int] = {}
@@ -299,12 +301,12 @@ def read_digests(
 
 
 def damaged(session_id: str, text: str) -> StoreCorruptError:
-    """Return the error about damage in a session."""
+    """Return the error for damage in a session."""
     return StoreCorruptError(f"session {session_id} is damaged: {text}", hint=_HINT)
 
 
 def damage_of_bytes(name: str, data: bytes) -> str | None:
-    """Return where bytes are not the JSON text that they should be; None if they are."""
+    """Return the place and kind of the first fault in JSON bytes; None if they are valid."""
     try:
         data.decode()
     except UnicodeDecodeError as error:

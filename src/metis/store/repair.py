@@ -1,8 +1,8 @@
-"""Repair: what can be read of a damaged store, saved into a new one, with a report of the rest.
+"""Repair: copies the readable part of a damaged store into a new one, and reports what is lost.
 
-The damaged file is only read. Every message is compared with its digest before it is saved, and
-everything that follows from messages (calls, results, numbers, bookmarks) is built again, so that
-the new store is a valid one.
+The damaged file is only read. Every message is compared with its digest before it is saved. Rows
+that follow from messages (calls, results, numbers, bookmarks) are built again, so that the new
+store is valid.
 """
 
 import shutil
@@ -40,19 +40,19 @@ from metis.store.store import Store, open_store
 _DECODE_ERRORS = (DecodeError, ValueError, TypeError, AttributeError, OverflowError)
 _read_digests = msgspec.json.Decoder(dict[str, int]).decode
 _MAX_DAMAGES = 1000
-# The types of columns: text, integer, and each of them or nothing.
+# The types of the columns of each table: `t` text, `i` integer, `T` text or null.
 _SESSION, _MESSAGE, _JOURNAL = "ttTTiii", "tttttii", "tiTTi"
 _OLD_JOURNAL, _DIGESTS, _EVENT, _PRICES = "tiTT", "tit", "tiTTTtttt", "tti"
 
 
 class RepairReport(Struct, frozen=True, kw_only=True):
-    """What a repair saved, and what it could not."""
+    """The result of a repair."""
 
     target: Path
     session_count: int
     message_count: int
     lost: tuple[str, ...]
-    """What is not in the new store: session, message and the cause."""
+    """A text for each part that is not in the new store: session, message and cause."""
 
 
 class _Session(Struct):
@@ -60,7 +60,7 @@ class _Session(Struct):
 
     record: SessionRecord | None = None
     rows: dict[str, list[tuple[Any, ...]]] = {}
-    """Rows of messages by id; two rows of one id are two versions of a page."""
+    """Rows of messages by id; two rows with one id come from two versions of a page."""
     full_texts: dict[str, bytes] = {}
     entries: dict[int, bytes] = {}
     digests: dict[int, dict[str, int]] = {}
@@ -68,14 +68,14 @@ class _Session(Struct):
 
     @property
     def all_digests(self) -> dict[str, int]:
-        """The digests that hold; later rows replace earlier ones."""
+        """The valid digests; later rows replace earlier ones."""
         return {
             key: digest for _, row in sorted(self.digests.items()) for key, digest in row.items()
         }
 
 
 class _Salvaged(Struct):
-    """Everything that was read."""
+    """All rows that could be read."""
 
     sessions: dict[str, _Session] = {}
     events: list[EventRecord] = []
@@ -84,7 +84,7 @@ class _Salvaged(Struct):
 
 
 async def repair(url: str, target: Path) -> RepairReport:
-    """Save what can be read of a SQLite store into a new file.
+    """Copy the readable part of a SQLite store into a new file.
 
     Raises:
         StoreUnavailableError: the URL names no file, or the target exists already.
@@ -119,7 +119,7 @@ def _read_damaged(path: Path, target: Path) -> _Salvaged:
 
 
 def read_with_log(path: Path) -> bytes:
-    """Return the bytes of a store with what only its log holds, without changing either."""
+    """Return the bytes of a store merged with its write-ahead log; neither file is changed."""
     try:
         data = path.read_bytes()
         log = Path(f"{path}-wal")
@@ -130,7 +130,7 @@ def read_with_log(path: Path) -> bytes:
             for source, target in ((path, copy), (log, Path(f"{copy}-wal"))):
                 shutil.copyfile(source, target)
                 target.chmod(PRIVATE_FILE)
-            # SQLite moves whole pages from the log, whatever is in them.
+            # SQLite copies whole pages from the log without checking their content.
             with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return copy.read_bytes()
@@ -142,7 +142,7 @@ def _salvage(data: bytes) -> _Salvaged:
     result = _Salvaged(sessions={}, events=[], prices={}, damages=[])
     file = DamagedFile(data)
     for row in file.rows():
-        # A damaged row that has the shape of another table is refused by its content.
+        # A damaged row may have the shape of another table; then its content cannot be decoded.
         with suppress(*_DECODE_ERRORS):
             _sort_row(row.values, result)
     result.damages = file.damages
@@ -151,7 +151,7 @@ def _salvage(data: bytes) -> _Salvaged:
 
 
 def _return_to_owners(sessions: dict[str, _Session]) -> None:
-    """Move messages to the session whose digests name them: the id in a row may be damaged."""
+    """Move messages to the session whose digests have them: the id in a row may be damaged."""
     owners = {
         name: session_id for session_id, session in sessions.items() for name in session.all_digests
     }
@@ -169,7 +169,7 @@ def _return_to_owners(sessions: dict[str, _Session]) -> None:
 
 
 def _sort_row(values: tuple[Value, ...], result: _Salvaged) -> None:
-    """Put a row where it belongs; the columns of each table have a shape of their own."""
+    """Add a row to the result; the table is recognised by the types of its columns."""
     if _fits(values, _MESSAGE):
         message_id, session_id, role = (_text(value) for value in values[:3])
         row = (message_id, session_id, role, *values[3:])
@@ -238,32 +238,32 @@ def _add_session(values: tuple[Value, ...], result: _Salvaged) -> None:
 
 async def _save_session(store: Store, session_id: str, session: _Session, lost: list[str]) -> int:
     """Write one session; return how many of its messages were saved."""
-    place, lost_before = f"session {session_id}", len(lost)
+    subject, lost_before = f"session {session_id}", len(lost)
     digests = session.all_digests
-    messages = dict(_messages(session, digests, place, lost))
-    entries = dict(_entries(session, digests, place, lost))
+    messages = dict(_messages(session, digests, subject, lost))
+    entries = dict(_entries(session, digests, subject, lost))
     present = {*messages, *(entry_key(seq) for seq in entries)}
-    present.update(session.rows)  # reported already, with their cause
+    present.update(session.rows)  # `_messages` has reported the unreadable ones
     present.update(entry_key(seq) for seq in session.entries)
     lost += [
-        f"{place}: {'entry ' + key[1:] if key.startswith('#') else 'message ' + key}: "
+        f"{subject}: {'entry ' + key[1:] if key.startswith('#') else 'message ' + key}: "
         "it is on no page that can be read"
         for key in sorted(digests.keys() - present)
     ]
     is_complete = len(lost) == lost_before
     if digests:
-        # A session of an older version has no digests at all.
+        # Sessions of an older version have no digests, so theirs are not reported.
         unverified = [
             *(f"message {name}" for name in sorted(messages) if name not in digests),
             *(f"entry {seq}" for seq in sorted(entries) if entry_key(seq) not in digests),
         ]
         lost += [
-            f"{place}: {name}: it is saved, but its digest is lost: whether it changed is unknown"
+            f"{subject}: {name}: it is saved, but its digest is lost: whether it changed is unknown"
             for name in unverified
         ]
     record = session.record or _substitute_record(session_id, list(messages.values()))
     if session.record is None:
-        lost.append(f"{place}: its row; workspace and model are not known any more")
+        lost.append(f"{subject}: its row; workspace and model are not known any more")
     await store.restore_session(record)
     saved = 0
     for item in _in_order(messages, entries, is_complete=is_complete):
@@ -274,9 +274,9 @@ async def _save_session(store: Store, session_id: str, session: _Session, lost: 
             elif all(name in messages for name in referenced_message_ids(item)):
                 await store.record(item)
             else:
-                lost.append(f"{place}: entry {item.seq}: it is about a message that is lost")
+                lost.append(f"{subject}: entry {item.seq}: it is about a message that is lost")
         except MetisError as error:
-            lost.append(f"{place}: {type(item).__name__.lower()} {item.id}: {error}")
+            lost.append(f"{subject}: {type(item).__name__.lower()} {item.id}: {error}")
     await store.restore_session(record)
     return saved
 
@@ -293,7 +293,7 @@ def _substitute_record(session_id: str, messages: list[Message]) -> SessionRecor
 
 
 def _messages(
-    session: _Session, digests: Mapping[str, int], place: str, lost: list[str]
+    session: _Session, digests: Mapping[str, int], subject: str, lost: list[str]
 ) -> Iterator[tuple[str, Message]]:
     for message_id, rows in session.rows.items():
         cause = ""
@@ -311,7 +311,7 @@ def _messages(
             except _DECODE_ERRORS as error:
                 cause = _cause(row) or str(error)
         else:
-            lost.append(f"{place}: message {message_id}: {cause}")
+            lost.append(f"{subject}: message {message_id}: {cause}")
 
 
 def _cause(row: tuple[Any, ...]) -> str | None:
@@ -319,31 +319,31 @@ def _cause(row: tuple[Any, ...]) -> str | None:
 
 
 def _entries(
-    session: _Session, digests: Mapping[str, int], place: str, lost: list[str]
+    session: _Session, digests: Mapping[str, int], subject: str, lost: list[str]
 ) -> Iterator[tuple[int, AnyEntry]]:
     for seq, text in session.entries.items():
         digest = crc32(text)
         expected = digests.get(entry_key(seq), digest)
         try:
             if digest != expected:
-                cause = damage_of_bytes("entry", text)
-                text_of_cause = cause or f"its digest is {digest:08x} instead of {expected:08x}"
-                lost.append(f"{place}: entry {seq}: {text_of_cause}")
+                difference = f"its digest is {digest:08x} instead of {expected:08x}"
+                cause = damage_of_bytes("entry", text) or difference
+                lost.append(f"{subject}: entry {seq}: {cause}")
             else:
                 yield seq, decode_entry(text)
         except MetisError as error:
-            lost.append(f"{place}: entry {seq}: {error}")
+            lost.append(f"{subject}: entry {seq}: {error}")
 
 
 def _in_order(
     messages: Mapping[str, Message], entries: Mapping[int, AnyEntry], *, is_complete: bool
 ) -> list[Message | AnyEntry]:
-    """Return messages and entries in their order, as far as it is still known."""
+    """Return messages and entries in their order; after losses it is approximate."""
     ordered = [messages[name] for name in sorted(messages)]
     others = [entries[seq] for seq in sorted(entries)]
     if not is_complete and all(is_ulid(item.id) for item in (*ordered, *others)):
         return sorted([*ordered, *others], key=lambda item: item.id)
-    # An entry stands where its number says; after a loss that is only about right.
+    # Entries are inserted by their numbers, which are only approximate after a loss.
     result: list[Message | AnyEntry] = list(ordered)
     for seq in sorted(entries):
         result.insert(seq - 1, entries[seq])

@@ -1,7 +1,7 @@
-"""Replay: what a screen shows of a journal, derived from its entries; for programs.
+"""Replay: the items to display for a journal, derived from its entries.
 
-Interrupts and response metadata are never stored. An interrupt is a response that was cancelled or
-a tool call that was aborted; response metadata are fields of the assistant message.
+Interrupts and response metadata are not stored as entries. An interrupt is a response that was
+cancelled or a tool call that was aborted; response metadata are fields of the assistant message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class ReplayedThinking(ReplayItem, frozen=True, kw_only=True, tag=True):
 
 
 class ReplayedMedia(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """An image or an artifact in its place."""
+    """An image or an artifact."""
 
     block: ImageBlock | ArtifactBlock
 
@@ -68,7 +68,7 @@ class ReplayedToolCall(ReplayItem, frozen=True, kw_only=True, tag=True):
 
 
 class ReplayedToolResult(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """A tool result; an aborted one is an error, and an interrupt follows."""
+    """A tool result; an aborted one is an error, followed by an interrupt."""
 
     tool_use_id: str
     name: str | None
@@ -87,7 +87,7 @@ class ResponseMetadata(ReplayItem, frozen=True, kw_only=True, tag=True):
 
 
 class Interrupt(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """A person stopped a response or a tool."""
+    """The user stopped a response or a tool."""
 
     tool_use_id: str | None = None
 
@@ -127,7 +127,7 @@ AnyReplayItem = (
 
 
 def replay(entries: Iterable[AnyEntry]) -> Iterator[AnyReplayItem]:
-    """Yield the items of a journal in order, as they were shown when it was written."""
+    """Yield the items of a journal in order, including messages that were hidden later."""
     for entry in entries:
         match entry:
             case MessageEntry():
@@ -147,11 +147,11 @@ def replay(entries: Iterable[AnyEntry]) -> Iterator[AnyReplayItem]:
                     entry_id=entry.id, kind="retraction", text=entry.message_id
                 )
             case _:
-                pass  # entries for programs only
+                pass  # other entries are not displayed
 
 
 def replay_message(message: Message) -> Iterator[AnyReplayItem]:
-    """Yield the items of one message; a live view shows the same."""
+    """Yield the items of one message, which are those that a live view shows."""
     for block in message.content:
         # A result needs the outcome, which is in the metadata of its message.
         if isinstance(block, ToolResultBlock):
@@ -206,7 +206,7 @@ def _replay_result(message: Message, block: ToolResultBlock) -> Iterator[AnyRepl
 
 
 def is_interrupted(message: Message) -> bool:
-    """Return whether a person stopped this response or tool; failures and timeouts do not count."""
+    """Return whether the user stopped this response or tool; failures and timeouts do not count."""
     metadata = message.metadata
     if message.role == Role.TOOL:
         return metadata.outcome is not None and metadata.outcome.status == OutcomeStatus.ABORTED

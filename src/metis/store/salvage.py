@@ -1,8 +1,9 @@
-"""Salvage: the rows of a damaged SQLite file, read from its pages without SQLite.
+"""Salvage: reads the rows of a damaged SQLite file from its pages, without SQLite.
 
-SQLite stops at the first page that contradicts another. Here every page that holds rows is read by
-itself, so that a damaged page costs its own rows and no others. Deleted rows stay deleted: pages on
-the free list are left out. The format of the file is fixed since 2004 and documented by SQLite.
+SQLite stops at the first page that contradicts another. Here every page with rows is read
+independently, so that a damaged page loses only its own rows. Pages on the free list have deleted
+rows and are skipped. The file format has been fixed since 2004 and is documented by SQLite
+(https://www.sqlite.org/fileformat2.html).
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ class Row(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A place that could not be read, and why."""
+    """A part of a page that could not be read, and why."""
 
     page: int
     text: str
@@ -46,7 +47,7 @@ class DamagedFile:
         self._data = data
         self._size = self._page_size()
         reserved = data[20] if data.startswith(_MAGIC) and len(data) > _HEADER_SIZE else 0
-        # A damaged byte must not make every page unreadable; nobody reserves more than this.
+        # A damaged byte must not make every page unreadable; extensions reserve at most 64 bytes.
         self._usable = self._size - (reserved if reserved <= 64 else 0)  # noqa: PLR2004 - see above
         self.damages: list[Damage] = []
 
@@ -62,7 +63,7 @@ class DamagedFile:
         return -(-len(self._data) // self._size)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of all pages; what cannot be read is added to `damages`."""
+        """Yield the rows of all pages; unreadable parts are added to `damages`."""
         free = self._free_pages()
         for number in range(1, self.page_count + 1):
             if number not in free:
@@ -72,7 +73,7 @@ class DamagedFile:
         return self._data[(number - 1) * self._size : number * self._size]
 
     def _free_pages(self) -> set[int]:
-        """Return the pages that SQLite has given up; they hold rows that were deleted."""
+        """Return the pages on the free list, which have deleted rows."""
         free: set[int] = set()
         trunk = int.from_bytes(self._data[32:36], "big")
         while 0 < trunk <= self.page_count and trunk not in free:
@@ -100,8 +101,8 @@ class DamagedFile:
             self.damages.append(Damage(number, f"its header counts {count} cells"))
             return
         for index in range(count):
-            place = header + 2 * index
-            offset = int.from_bytes(page[place : place + 2], "big")
+            pointer = header + 2 * index
+            offset = int.from_bytes(page[pointer : pointer + 2], "big")
             try:
                 yield Row(number, self._cell(page, offset, kind))
             except (_BadCellError, IndexError, ValueError) as error:
@@ -127,14 +128,15 @@ class DamagedFile:
         return _record(payload)
 
     def _local_size(self, size: int, *, is_table: bool) -> int:
-        """Return how many bytes of a row are in its page; the rest is in overflow pages."""
+        """Return how many bytes of a row are in its page; others are in overflow pages."""
+        # The constants are those of "B-tree Cell Format" in the documentation of SQLite.
         usable = self._usable
-        most = usable - 35 if is_table else (usable - 12) * 64 // 255 - 23
-        if size <= most:
+        max_local = usable - 35 if is_table else (usable - 12) * 64 // 255 - 23
+        if size <= max_local:
             return size
-        least = (usable - 12) * 32 // 255 - 23
-        local = least + (size - least) % (usable - 4)
-        return local if local <= most else least
+        min_local = (usable - 12) * 32 // 255 - 23
+        local = min_local + (size - min_local) % (usable - 4)
+        return local if local <= max_local else min_local
 
     def _overflow(self, number: int, size: int) -> bytes:
         parts: list[bytes] = []
@@ -152,7 +154,7 @@ class DamagedFile:
 
 
 def _variable_integer(data: bytes, offset: int) -> tuple[int, int]:
-    """Return an integer of one to nine bytes, and the offset after it."""
+    """Return a variable-length integer of one to nine bytes, and the offset after it."""
     value = 0
     for index in range(8):
         byte = data[offset + index]
@@ -203,4 +205,4 @@ def _column(kind: int, part: bytes) -> Value:
         return kind - _ZERO
     if kind < _FLOAT:
         return int.from_bytes(part, "big", signed=True)
-    return part  # a float counts as a text that nothing accepts: no table of ours has one
+    return part  # a float stays bytes, which no column accepts: our tables have no floats

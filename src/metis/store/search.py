@@ -27,7 +27,7 @@ from metis.store.records import from_row
 from metis.store.sqlite_file import translate_errors
 
 _VERSION = 2
-# `session` holds the session id as one token, so that the index itself can filter by session.
+# `session` has the session id as one token, so that the index itself can filter by session.
 _TABLES = f"""
 DROP TABLE IF EXISTS words;
 DROP TABLE IF EXISTS waiting;
@@ -91,9 +91,9 @@ def _texts(block: ContentBlock) -> Iterator[str | None]:
 
 
 class SqliteSearch:
-    """A full-text index that catches up on a search; appends never wait for it.
+    """A full-text index that is updated by a search, so that appends do not wait for it.
 
-    It is a file of its own, which can be deleted and rebuilt.
+    It is a separate file, which can be deleted and rebuilt.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SqliteSearch:
         self._read = read
         self._lock = threading.Lock()
         with translate_errors(self._name):
-            # It holds texts of messages, so only its owner may read it, like the store itself.
+            # The index contains texts of messages, so only its owner may read it.
             if path is not None:
                 with suppress(OSError):
                     make_private_file(path)
@@ -120,7 +120,8 @@ class SqliteSearch:
         execute = self._connection.execute
         if execute("PRAGMA user_version").fetchone()[0] == _VERSION:
             return
-        # Two processes may open the index at once; the second one checks again under the lock.
+        # Two processes may open the index at the same time, so the version is read again under
+        # the lock.
         execute("BEGIN IMMEDIATE")
         if execute("PRAGMA user_version").fetchone()[0] != _VERSION:
             for statement in _TABLES.strip().split(";\n"):
@@ -128,7 +129,7 @@ class SqliteSearch:
         execute("COMMIT")
 
     def catch_up(self, text_of: TextOfRow) -> int:
-        """Index what was stored since the last call and return the number of messages."""
+        """Index the messages stored since the last call; return their number."""
         indexed = 0
         with self._lock, translate_errors(self._name), self._read() as messages:
             while True:
@@ -151,15 +152,15 @@ class SqliteSearch:
             f"SELECT {_COLUMNS} FROM messages WHERE rowid > ? ORDER BY rowid LIMIT ?",  # noqa: S608 - no input
             (last, _BATCH),
         )
-        # A partial message gets its final text later, and keeps its row id.
-        waiting = [row[0] for row in execute("SELECT number FROM waiting")]
-        waiting_rows = [
+        # A partial message is indexed when it is complete; its row id does not change.
+        partial_ids = [row[0] for row in execute("SELECT number FROM waiting")]
+        partial_rows = [
             row
-            for number in waiting
+            for number in partial_ids
             for row in messages.run(f"SELECT {_COLUMNS} FROM messages WHERE rowid = ?", (number,))  # noqa: S608 - no input
         ]
         execute("DELETE FROM waiting")
-        texts = [(row, text_of(row[1:])) for row in (*waiting_rows, *new_rows)]
+        texts = [(row, text_of(row[1:])) for row in (*partial_rows, *new_rows)]
         complete = [
             (row[0], text, session_token(row[2]), row[2], row[1])
             for row, text in texts
@@ -174,14 +175,14 @@ class SqliteSearch:
         return len(complete), len(new_rows) < _BATCH
 
     def find(self, query: str, session_id: str | None, limit: int) -> Rows:
-        """Return session, message and snippet of the best among the newest few hundred matches."""
+        """Return session, message and snippet of the best of the newest few hundred matches."""
         words = query.split()
         match = "body : (" + " AND ".join(map(_quoted, words)) + ")"
         if session_id is not None:
             match += f" AND session : {_quoted(session_token(session_id))}"
         with self._lock, translate_errors(self._name):
             execute = self._connection.execute
-            # Two session ids may share a token, so the ids themselves are compared as well.
+            # Two session ids may have the same token, so the ids are compared, too.
             candidates = [
                 row
                 for row in execute(_CANDIDATES, (match, max(_MAX_CANDIDATES, limit)))
@@ -193,7 +194,7 @@ class SqliteSearch:
             ]
 
     def remove_sessions(self, session_ids: Sequence[str], newest: int) -> None:
-        """Remove sessions; row ids above `newest` will be used again for other messages."""
+        """Remove sessions; SQLite will reuse row ids above `newest` for other messages."""
         sql = "SELECT rowid FROM words WHERE words MATCH ?"
         with self._lock, translate_errors(self._name):
             execute = self._connection.execute
@@ -204,7 +205,7 @@ class SqliteSearch:
                     "DELETE FROM words WHERE rowid = ? AND session_id = ?",
                     [(number, session_id) for (number,) in numbers],
                 )
-            # Without this a new message with a reused row id would be taken for an indexed one.
+            # Otherwise a new message with a reused row id would count as indexed.
             execute("DELETE FROM waiting WHERE number > ?", (newest,))
             execute("UPDATE progress SET last = ? WHERE last > ?", (newest, newest))
 
@@ -221,7 +222,7 @@ class SqliteSearch:
 
 
 def session_token(session_id: str) -> str:
-    """Return a session id as one token of the index; several ids may share a token."""
+    """Return a session id as one token of the index; several ids may have the same token."""
     return "".join(filter(str.isalnum, session_id)) or "none"
 
 
@@ -232,8 +233,8 @@ def _quoted(word: str) -> str:
 def rank_matches(candidates: Rows, words: Sequence[str]) -> Rows:
     """Sort candidates by relevance to the words, best first; equal ones stay newest first.
 
-    This is BM25 over the candidates only. The ranking of SQLite counts every message that holds
-    any of the words, so a search for common words would slow down as the store grows.
+    This is BM25 over the candidates only. The ranking of SQLite counts every message with any of
+    the words, so that a search for common words would become slower as the store grows.
     """
     if not candidates:
         return candidates
@@ -245,6 +246,6 @@ def rank_matches(candidates: Rows, words: Sequence[str]) -> Rows:
         damping = 1.2 * (0.25 + 0.75 * len(body) / mean_length)
         counts = [body.count(word) for word in folded]
         weights.append(sum(count / (count + damping) for count in counts))
-    # `sorted` is stable, so equal weights keep the order of the candidates: newest first.
+    # `sorted` is stable, so candidates with equal weights stay in their order: newest first.
     order = sorted(range(len(candidates)), key=lambda number: -weights[number])
     return [candidates[number] for number in order]

@@ -1,10 +1,10 @@
 """Sequence numbers: the position of every message and journal entry in its session.
 
-Message ids increase along a session, so the ids alone give the order. Journal entries store their
-sequence number; messages take the numbers between them, one by one. Some messages also have a
-journal row: at least one in 64, and every message whose time is not later than all before it.
-A reader of the end of a long session can therefore start behind any journal row: everything after
-it has a later time than everything before, or has a journal row itself.
+Message ids increase in a session, so the ids alone determine the order of messages. Journal entries
+store their sequence number; messages have the numbers between them. Some messages also have a
+journal row: at least one in 64, and every message whose time is not later than all before it. So a
+reader of the end of a long session can start after any journal row: every message after it has a
+later time than all messages before it, or its own journal row.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ _COLUMNS = "id, session_id, role, {}, {}, created_at, schema_version"
 _AFTER = "session_id = ? AND created_at > ? ORDER BY created_at"
 _BETWEEN = "session_id = ? AND created_at > ? AND created_at <= ? ORDER BY created_at"
 _ONE = "id = ? AND session_id = ?"
-# What a row may raise whose bytes are not those that were written.
+# The errors of decoding a damaged row.
 _DAMAGE = (DecodeError, ValueError, TypeError, AttributeError, OverflowError)
 _JOURNAL = (
     "SELECT seq, message_id, entry_json FROM journal WHERE session_id = ? AND seq > ? ORDER BY seq"
@@ -50,7 +50,7 @@ _id_column = itemgetter(0)
 
 
 class JournalMark(NamedTuple):
-    """A journal row from which reading can start: its number, and the latest time up to it."""
+    """A journal row after which reading can start: its number, and the latest time up to it."""
 
     seq: int
     latest_at: int
@@ -99,13 +99,17 @@ def read_slice(
     *,
     reduce: Callable[[Message], Message] | None = None,
 ) -> HistorySlice:
-    """Read what follows a mark, or everything; `reduce` returns what is needed of a message."""
+    """Read all messages and entries after a mark; `reduce` is applied to each message.
+
+    Raises:
+        StoreCorruptError: a row is damaged or missing.
+    """
     journal = transaction.run(_JOURNAL, (session_id, start.seq))
     select, values = _select(transaction.binary_text, _AFTER), (session_id, start.latest_at)
     rows: Iterable[Any]
     if start.seq:
         rows = transaction.run(select, values)
-        # Messages with an early time come after the mark only by their journal row.
+        # Messages after the mark with an earlier time than it are read by their journal rows.
         rows += _backdated_rows(transaction, session_id, journal, {row[0] for row in rows})
         digests = read_digests(transaction, session_id, len(rows) + len(journal))
     else:
@@ -113,8 +117,8 @@ def read_slice(
         rows = transaction.stream(select, values)
     full_texts = _full_texts(journal)
     messages: list[Message] = []
-    # Some rows at a time: the bytes of a long session would not stay in the cache of the processor
-    # between checksum and decoder, which takes a fifth longer.
+    # In chunks: the bytes of a long session would not stay in the processor cache between checksum
+    # and decoder, which takes a fifth longer.
     remaining = iter(rows)
     while chunk := list(islice(remaining, _CHUNK)):
         if digests:
@@ -140,11 +144,15 @@ def _select(binary_text: str, where: str) -> str:
 def _check_rows(
     session_id: str, rows: Rows, full_texts: Mapping[str, str], digests: Mapping[str, int]
 ) -> None:
-    """Notice rows that are not what was written."""
+    """Compare rows with their digests.
+
+    Raises:
+        StoreCorruptError: a row was changed.
+    """
     expected = list(map(digests.get, map(_id_column, rows)))
     try:
         actual = digests_of_rows(rows, full_texts)
-    except _DAMAGE:  # a column is not even of its type; find out of which message
+    except _DAMAGE:  # a column has the wrong type; the loop below names its message
         actual = [_digest_or_none(row, full_texts) for row in rows]
     if actual == expected:
         return
@@ -187,7 +195,11 @@ def _check_entries(session_id: str, journal: Rows, digests: Mapping[str, int]) -
 def _check_completeness(
     session_id: str, messages: list[Message], journal: Rows, digests: Mapping[str, int]
 ) -> None:
-    """Notice messages and entries that were stored and that no query returns any more."""
+    """Check that every message and entry with a digest was read.
+
+    Raises:
+        StoreCorruptError: one is missing.
+    """
     present = set(map(_by_id, messages))
     present.update(entry_key(row[0]) for row in journal if row[1] is None)
     if not digests.keys() <= present:
@@ -198,7 +210,7 @@ def _check_completeness(
 
 
 def _full_texts(journal: Rows) -> dict[str, str]:
-    """Return the JSON of messages that their columns cannot hold, by message id."""
+    """Return the full JSON of messages with unknown fields, by message id."""
     return {row[1]: row[2] for row in journal if row[1] is not None and row[2] is not None}
 
 
@@ -214,7 +226,7 @@ def _backdated_rows(
 def read_newest_slice(
     transaction: Transaction, session_id: str, count: int, after: int = 0
 ) -> HistorySlice:
-    """Read the end of a session: at least `count` messages and entries, or all after a number."""
+    """Read the end of a session: at least `count` messages and entries, none before `after`."""
     seq = max(last_sequence_number(transaction, session_id) - count, after)
     return read_slice(transaction, session_id, mark_before(transaction, session_id, seq))
 
@@ -227,8 +239,8 @@ def read_slice_before(
     if not rows:
         return read_newest_slice(transaction, session_id, max(count, _CHUNK) + count)
     start = mark_before(transaction, session_id, max(0, before - count - 1))
-    # Up to a mark no message has a later time than the mark says, so that the rest of a long
-    # session need not be read.
+    # No message up to a mark has a later time than the mark, so that later messages of a long
+    # session are not read.
     end = JournalMark(*rows[0])
     journal = [
         row for row in transaction.run(_JOURNAL, (session_id, start.seq)) if row[0] <= end.seq
@@ -252,7 +264,7 @@ def rewrite_journal(tables: Tables, session_id: str) -> None:
         else:
             latest_at = max(latest_at, to_microseconds(item.created_at))
             rows.append((session_id, seq, item.id, full_texts.get(item.id), latest_at))
-    # With a row for every message no number depends on times any more.
+    # With a row for every message, the numbers do not depend on times.
     tables.change("DELETE FROM journal WHERE session_id = ?", (session_id,))
     tables.change_many(INSERT_JOURNAL, rows)
     tables.forget_head(session_id)

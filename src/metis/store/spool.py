@@ -1,9 +1,9 @@
-"""Spool: what could not be stored because the database went away, in local files until it is back.
+"""Spool: local files with entries that could not be stored because the database was unreachable.
 
-A response is paid for, and a tool has changed things, before the database is reached. Each failed
-write is a file of its own: complete or absent, for its owner only. It is removed after the commit
-of its content, and content that is stored already is not stored again: a server may have committed
-what it could not confirm.
+A response has been paid for and a tool has been run before the database is written, so they must
+not be lost. Each failed write is one file, complete or absent, which only its owner may read. It is
+removed after its entries are committed. Entries that are already stored are not stored again: a
+server may have committed a write that it could not confirm.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from metis.store.writer import WriteJob
 log = logging.getLogger("metis.store")
 
 SESSION_KIND = "gateway.session"
-"""The kind of the first entry of a session that the gateway began; see `RestoreJob`."""
+"""The kind of the first entry of a session that the gateway created; see `RestoreJob`."""
 EXCHANGE_KIND = "gateway.exchange"
 """The kind of the spooled entry that becomes a row of `exchanges`."""
 _REFUSED = ".refused"
@@ -50,15 +50,15 @@ _ENTRY = (
 
 
 def store_prefix(url: str) -> str:
-    """Return what the names of local files with data for a store begin with."""
+    """Return the prefix of the names of local files with data for a store."""
     parts = urlsplit(url)
-    # The same database under another password is the same database.
+    # Without the password, which may change for the same database.
     name = f"{parts.scheme}://{parts.username}@{parts.hostname}:{parts.port}{parts.path}"
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 class Spool:
-    """The local files with what one store still has to get."""
+    """The local files with entries that one store does not have yet."""
 
     def __init__(self, directory: Path, url: str) -> None:
         self._directory = directory
@@ -86,11 +86,11 @@ class Spool:
         try:
             return sorted(self._directory.glob(f"{self._prefix}-*.jsonl"))
         except OSError:
-            # A home directory of another user cannot be listed; that must not close the store.
+            # The home directory may belong to another user; the store is opened nevertheless.
             return []
 
     def read(self, path: Path) -> list[AnyEntry]:
-        """Return the entries of a file; none if another process has stored them meanwhile."""
+        """Return the entries of a file; none if another process has stored and removed it."""
         try:
             return [decode_entry(line) for line in path.read_bytes().splitlines() if line]
         except FileNotFoundError:
@@ -104,14 +104,14 @@ class Spool:
         path.unlink(missing_ok=True)
 
     def refuse(self, path: Path, error: MetisError) -> None:
-        """Set a file aside whose entries do not fit into their session any more."""
+        """Rename a file whose entries conflict with their session, so that it is not read again."""
         with suppress(OSError):
             path.replace(path.with_name(path.name + _REFUSED))
         log.warning("%s%s cannot be stored: %s", path, _REFUSED, error)
 
 
 class RestoreJob(WriteJob):
-    """Store spooled entries at the end of their session, unless they are stored already."""
+    """Append spooled entries to their sessions, unless they are already stored."""
 
     def __init__(self, entries: Sequence[AnyEntry]) -> None:
         self._jobs: list[tuple[AnyEntry, PreparedMessage | None]] = [
@@ -121,13 +121,13 @@ class RestoreJob(WriteJob):
         self.session_ids = sorted({entry.session_id for entry in entries})
 
     def write(self, tables: Tables) -> int:
-        """Write what is missing and return how much that was."""
+        """Write the entries that are not stored yet; return their number."""
         count = 0
         for entry, prepared in self._jobs:
             if prepared is None:
                 if isinstance(entry, SidecarEntry) and not self._is_journaled(entry, tables):
                     continue
-                # `head` locks the session, so that no other process stores the entry meanwhile.
+                # `head` locks the session, so that no other process can store the entry now.
                 tables.head(entry.session_id)
                 if tables.run(_ENTRY, (entry.session_id, f'%"id":"{entry.id}"%')):
                     continue
@@ -135,7 +135,7 @@ class RestoreJob(WriteJob):
             else:
                 tables.head(entry.session_id)
                 row = prepared.row
-                # Not by its id: a message that another writer overtook was stored under a new one.
+                # Not compared by id, because a stored message may have got a new one.
                 if tables.run(_MESSAGE, (row[1], row[5], row[2], row[3])):
                     continue
                 AppendJob([prepared], renew_ids=True).write(tables)
@@ -143,7 +143,7 @@ class RestoreJob(WriteJob):
         return count
 
     def _is_journaled(self, entry: SidecarEntry, tables: Tables) -> bool:
-        """Return whether an entry belongs to a journal; create what others stand for."""
+        """Return whether an entry belongs in a journal; write the row of an exchange or session."""
         if entry.kind == EXCHANGE_KIND:
             values = (entry.id, entry.session_id, entry.data["tenant"], entry.data["record"])
             tables.exchanges.append(values)
@@ -160,6 +160,6 @@ class RestoreJob(WriteJob):
         return True
 
     def explain(self, transaction: Transaction) -> MetisError | None:
-        """Return which message conflicts with stored rows, and how."""
+        """Return the error for the first message that conflicts with stored rows."""
         jobs = (AppendJob([prepared]) for _, prepared in self._jobs if prepared is not None)
         return next(filter(None, (job.explain(transaction) for job in jobs)), None)

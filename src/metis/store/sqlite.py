@@ -1,7 +1,7 @@
 """SQLite: the store in one file, for one machine.
 
 One connection writes, others read. Durability "process" is WAL with synchronous NORMAL: an
-acknowledged write survives the death of the process. "power" is FULL: it survives a power failure.
+acknowledged write survives a crash of the process. "power" is FULL: it survives a power failure.
 """
 
 import fcntl
@@ -54,7 +54,7 @@ _CHECKPOINT_CHANGES = 2500
 _MAX_LOG_BYTES = 64 * 1024 * 1024
 _STATEMENTS = 256
 CACHE_BYTES = 32 * 1024 * 1024
-"""How much of the file each connection holds in memory, unless the caller states another size."""
+"""The default size of the page cache of each connection."""
 _RETRY_PAUSE_S = 0.001
 # Rows per multi-row INSERT: fewer are faster one by one, more are not faster.
 _BLOCK = 16
@@ -73,7 +73,7 @@ def _multi_row_insert(sql: str) -> str | None:
 class SqliteTransaction:
     """A connection inside a transaction."""
 
-    # Decoders and checksums read bytes; a text would be validated, copied and encoded before.
+    # Decoders and checksums read bytes; text would first be validated, copied and encoded.
     binary_text = "CAST({} AS BLOB)"
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -85,7 +85,7 @@ class SqliteTransaction:
         return self._cursor.execute(sql, values).fetchall()
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
-        """Run one query and return its rows as they come."""
+        """Run one query and return its rows without loading all of them."""
         return self._connection.execute(sql, values)
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
@@ -172,8 +172,8 @@ class SqliteDatabase:
         )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            # `maintain` checkpoints in the writer thread, and `_begin` waits with pauses of its
-            # own, so SQLite must do neither by itself inside an append.
+            # `maintain` checkpoints in the writer thread, and `_begin` waits for other processes,
+            # so that SQLite does neither during an append.
             for pragma in (
                 f"synchronous = {self._synchronous}",
                 "foreign_keys = ON",
@@ -232,7 +232,7 @@ class SqliteDatabase:
         while (busy := self._try_begin()) is not None:
             if time.monotonic() > deadline:
                 raise busy
-            # Random pauses, so that two waiting processes do not retry in step.
+            # Random pauses, so that two waiting processes do not retry at the same times.
             time.sleep(_RETRY_PAUSE_S * (0.5 + random.random()))  # noqa: S311 - no secret
 
     def _finish(self, work: Callable[[SqliteTransaction], T]) -> T:
@@ -281,9 +281,9 @@ class SqliteDatabase:
         return isinstance(error.__cause__ or error, sqlite3.IntegrityError)
 
     def claim(self, *, wait: bool) -> bool:  # noqa: ARG002 - the kernel knows at once
-        """Return whether no other store has this file open; if so, none can until `share`."""
+        """Return whether no other process has this file open; if so, none can until `share`."""
         if self._read_only is not None:
-            return False  # nothing can be recovered, so nobody needs to be kept out
+            return False  # a read-only file is not recovered, so it needs no exclusive access
         try:
             if self._lock_file is None:
                 self._lock_file = os.open(f"{self.name}-lock", os.O_CREAT | os.O_RDWR, 0o600)
@@ -292,7 +292,7 @@ class SqliteDatabase:
             hint = "make the file and its directory writable, or choose another file with --store"
             raise StoreReadOnlyError(text, hint=hint) from None
         try:
-            # The kernel releases the lock when a process dies, so a crash never blocks the next
+            # The kernel releases the lock when a process ends, so a crash never blocks the next
             # start.
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -301,7 +301,7 @@ class SqliteDatabase:
         return True
 
     def share(self, *, was_alone: bool) -> None:  # noqa: ARG002 - the same either way
-        """Let other stores open the file beside this one."""
+        """Allow other processes to open the file."""
         if self._lock_file is not None:
             fcntl.flock(self._lock_file, fcntl.LOCK_SH)
 
@@ -311,7 +311,7 @@ class SqliteDatabase:
             return self._writer.execute("PRAGMA user_version").fetchone()[0]
 
     def migrate(self) -> int:
-        """Bring the tables up to date and return their version."""
+        """Migrate the tables to the newest version and return it."""
         newest = newest_schema(DIALECT)
         check_version(self._path, self.version(), newest)
         if self.version() == newest:
@@ -333,8 +333,8 @@ class SqliteDatabase:
     def maintain(self) -> None:
         """Checkpoint the write-ahead log once it is long.
 
-        Most of it is moved into the file while others write; the rest is then little, and once it
-        is moved too, the next writer restarts the log.
+        The first checkpoint copies most of the log into the file while others write. The second one
+        copies the remaining pages, so that the next writer restarts the log.
         """
         changes = self._writer.total_changes
         is_long = self._log_size() > _MAX_LOG_BYTES
@@ -346,8 +346,8 @@ class SqliteDatabase:
                 self._checkpointer = self._connect()
             self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)")
             with self._lock:
-                how = "TRUNCATE" if is_long else "PASSIVE"
-                self._writer.execute(f"PRAGMA wal_checkpoint({how})")
+                mode = "TRUNCATE" if is_long else "PASSIVE"
+                self._writer.execute(f"PRAGMA wal_checkpoint({mode})")
 
     def _log_size(self) -> int:
         with suppress(OSError):
@@ -355,7 +355,7 @@ class SqliteDatabase:
         return 0
 
     def check(self) -> list[str]:
-        """Return what is wrong with the file itself."""
+        """Return the faults of the file itself."""
         try:
             with self.read() as transaction:
                 problems = [
@@ -367,7 +367,7 @@ class SqliteDatabase:
         return problems + [f"{row[0]}: a row refers to a missing {row[2]}" for row in broken]
 
     def backup(self, target: Path) -> None:
-        """Copy everything to a file, while others read and write."""
+        """Copy all tables to a file, while other processes read and write."""
         with (
             create_private_file(target),
             translate_errors(self.name),
@@ -378,7 +378,7 @@ class SqliteDatabase:
             copy.execute("PRAGMA journal_mode = DELETE")
 
     def erase(self, session_ids: Sequence[str]) -> None:
-        """Delete sessions with everything in them, also from the search indexes."""
+        """Delete sessions with all their rows, also from the search indexes."""
         index, vectors = self.index(), self._stored_vectors()
 
         def remove(_: Transaction) -> None:
@@ -388,7 +388,8 @@ class SqliteDatabase:
                 vectors.remove_sessions(session_ids, newest)
 
         with self._lock, translate_errors(self.name):
-            # Foreign keys are off meanwhile: SQLite would scan all tool calls for each message.
+            # Foreign keys are switched off, because SQLite would scan all tool calls for each
+            # message.
             self._writer.execute("PRAGMA foreign_keys = OFF")
             try:
                 self._begin()
@@ -413,22 +414,28 @@ class SqliteDatabase:
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         index.clear()
         if vectors is not None:
-            vectors.purge()  # not cleared: to make them again costs money
+            vectors.purge()  # not cleared, because computing them again costs money
 
     def index(self) -> SqliteSearch:
-        """Return the search index: a file of its own beside this one."""
+        """Return the search index, a separate file."""
         if self._search is None:
-            # Without a place for the index a temporary one is built, which SQLite deletes.
+            # For a read-only store a temporary index is built, which SQLite deletes.
             path = None if self._read_only is not None else Path(f"{self.name}-search")
             self._search = SqliteSearch(path, self.read)
         return self._search
 
     def vectors(self) -> "VectorIndex":
-        """Return the index of vectors: a file of its own beside this one."""
+        """Return the index of vectors, a separate file.
+
+        Raises:
+            StoreReadOnlyError: the file cannot be written.
+        """
         if self._vectors is None:
             if self._read_only is not None:
-                raise StoreReadOnlyError(f"{self.name} cannot be written, and so not be embedded")
-            # Loaded here: only the commands on embeddings need it.
+                text = f"{self.name}: read-only, so it cannot have embeddings"
+                hint = "make the file and its directory writable, or copy the store first"
+                raise StoreReadOnlyError(text, hint=hint)
+            # Imported here, because only the commands on embeddings need it.
             from metis.store.vectors import VectorIndex  # noqa: PLC0415
 
             self._vectors = VectorIndex(Path(f"{self.name}-vectors"), self.read)
@@ -457,7 +464,7 @@ class SqliteDatabase:
 
 
 def _migrate_copy(path: Path) -> None:
-    """Bring a private copy up to date, with everything in its file and nothing in a log."""
+    """Migrate a private copy; closing it moves its log into the file."""
     database = SqliteDatabase(path, durability="process", wait_s=0)
     try:
         database.migrate()

@@ -85,9 +85,9 @@ _COPY_BATCH = 1000
 
 
 def store_error(error: sqlite3.Error, name: str) -> StoreError:
-    """Return our error for one of SQLite, with a hint what to do about it."""
+    """Return our error for one of SQLite, with a hint what to do."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
-    # The driver, not SQLite, refuses bytes that are no text, and gives no code.
+    # The error for invalid UTF-8 comes from the driver and has no code of SQLite.
     if not code and "decode to UTF-8" in str(error):
         code = sqlite3.SQLITE_CORRUPT
     unknown = (StoreError, "SQLite failed", "report this with the output of METIS_DEBUG=1")
@@ -96,7 +96,7 @@ def store_error(error: sqlite3.Error, name: str) -> StoreError:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Return whether another connection holds the database."""
+    """Return whether another connection has locked the database."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -113,7 +113,7 @@ def translate_errors(name: str) -> Generator[None]:
 def check_file(path: Path, newest: int) -> None:
     """Refuse a file of another program or of a newer metis, without changing it."""
     try:
-        # An empty file belongs to nobody; SQLite creates such files itself.
+        # An empty file can be used: SQLite itself creates such files.
         if not path.exists() or path.stat().st_size == 0:
             return
         with path.open("rb") as file:
@@ -153,9 +153,9 @@ def _has_tables(path: Path) -> bool:
 
 
 def copy_tables(source: Transaction, target: Transaction) -> None:
-    """Copy every row into a SQLite database; columns that the target lacks are left out."""
+    """Copy every row into a SQLite database; columns that the target does not have are left out."""
     for table in _TABLES:
-        # The source may be of a newer version with more columns.
+        # The source may have a newer version with more columns.
         columns = [row[1] for row in target.run(f"PRAGMA table_info({table})")]
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         rows = iter(source.stream(f"SELECT {names} FROM {table}"))  # noqa: S608 - a list of ours

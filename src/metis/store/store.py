@@ -1,4 +1,4 @@
-"""Store: sessions, their messages and journal entries, and how a store is opened by its URL.
+"""Store: sessions with their messages and journal entries, opened by a URL.
 
 A write is durable when the awaited call returns. A read sees one point in time.
 """
@@ -113,14 +113,14 @@ class Store(StoreConnection):
         return await self._write(FunctionJob(write))
 
     async def restore_session(self, record: SessionRecord) -> None:
-        """Write the row of a session as it was, over the one that is there; for repairs."""
+        """Write the row of a session, and replace an existing one; for repairs."""
         columns = [name.strip() for name in SESSION_COLUMNS.split(",")][1:]
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
         sql = f"{transfer.INSERT_SESSION} ON CONFLICT (id) DO UPDATE SET {changes}"
         await self._write(FunctionJob(lambda tables: tables.change(sql, session_row(record))))
 
     async def set_routing_policy(self, session_id: str, policy: Any) -> None:
-        """Store a snapshot of the policy under which models are chosen from now on."""
+        """Store a snapshot of the routing policy of a session."""
         text = None if policy is None else _write_json(policy).decode()
         sql = "UPDATE sessions SET routing_policy_json = ? WHERE id = ?"
 
@@ -149,8 +149,8 @@ class Store(StoreConnection):
     async def append(self, message: Message, *, renew_ids: bool = False) -> MessageEntry:
         """Append a message to its session; it is durable when this returns.
 
-        With `renew_ids` a message that another writer overtook gets a new id, so that the ids of
-        the session keep increasing; the returned entry holds the message as it was stored.
+        With `renew_ids` the message gets a new id if another writer has stored a greater one, so
+        that the ids of a session always increase; the returned entry has the stored message.
 
         Raises:
             InvalidMessageError: the message breaks rules, or conflicts with the session.
@@ -169,8 +169,8 @@ class Store(StoreConnection):
     ) -> list[MessageEntry]:
         """Append several messages to their sessions, all or none.
 
-        With `spool`, messages that cannot be stored because the database went away are saved in a
-        local file, and stored with the next `restore_spooled` or when the store is opened again.
+        With `spool`, messages are saved in a local file if the database is unreachable. They are
+        stored by the next `restore_spooled`, or when the store is opened again.
 
         Raises:
             StoreSpooledError: the messages are in a local file.
@@ -184,11 +184,14 @@ class Store(StoreConnection):
             raise await self.spool([entry_of(one.message) for one in prepared], error) from error
 
     async def save(self, message: Message) -> Message:
-        """Write a stored message again: a partial one with its end, or any in a newer form."""
+        """Write a stored message again: a partial one with more content, or any in a newer form."""
         return await self._write(SaveJob(prepare_message(message)))
 
     async def record(self, entry: AnyEntry, *, spool: bool = False) -> AnyEntry:
-        """Append a journal entry that is not a message to its session; `spool` as above."""
+        """Append a journal entry that is not a message to its session.
+
+        With `spool`, it is saved in a local file if the database is unreachable (see `append_all`).
+        """
         try:
             return await self._write(RecordJob(entry))
         except _AWAY as error:
@@ -227,7 +230,7 @@ class Store(StoreConnection):
         return await self.read(lambda t: queries.read_tool_calls(t, session_id, status))
 
     async def provider_ids(self, session_id: str, provider: str) -> dict[str, str]:
-        """Return the ids that a provider gave to the calls of a session, by ours."""
+        """Return the provider's ids of the calls of a session, by our ids."""
         sql = (
             "SELECT tool_use_id, provider_id FROM tool_id_map WHERE session_id = ? AND provider = ?"
         )
@@ -257,7 +260,7 @@ class Store(StoreConnection):
         return await self._import(copy)
 
     async def export(self, session_id: str) -> list[bytes]:
-        """Return a session as lines of JSON that hold everything needed to import it again."""
+        """Return a session as lines of JSON, from which `import_lines` restores it."""
         return await self.read(lambda t: list(transfer.export_lines(t, session_id)))
 
     async def import_lines(self, lines: Iterable[bytes], *, new_ids: bool = False) -> SessionRecord:
@@ -316,19 +319,19 @@ class Store(StoreConnection):
         await self._erase([session_id])
 
     async def _erase(self, session_ids: Sequence[str]) -> None:
-        # A session of the same id may be imported again; old digests must not be written to it.
+        # A session with the same id may be imported later and must not get the old digests.
         if self._has_written:
             await self._write(FunctionJob(lambda tables: tables.forget_digests(session_ids)))
         await self._in_thread(lambda: self._database.erase(session_ids))
 
     async def purge(self) -> None:
-        """Give back the space of deleted rows, so that none of them is left on the disk."""
+        """Free the space of deleted rows, so that no data of them is left on the disk."""
         await self._in_thread(self._database.purge)
 
     async def sweep(
         self, policy: maintenance.Policy, *, is_dry_run: bool = True
     ) -> maintenance.Sweep:
-        """Delete what a policy no longer keeps; a dry run only returns what that would be."""
+        """Delete expired data by a policy; a dry run only returns what would be deleted."""
         plan = await self.read(lambda t: maintenance.plan_sweep(t, policy, is_dry_run=is_dry_run))
         if not is_dry_run:
             await self._erase(plan.sessions)
@@ -344,13 +347,13 @@ class Store(StoreConnection):
         return await self._in_thread(self._database.version)
 
     async def backup(self, target: str | Path) -> None:
-        """Copy everything to a new file, while others read and write."""
+        """Copy all tables to a new file, while other processes read and write."""
         await self._in_thread(lambda: self._database.backup(Path(target)))
 
     async def check(self) -> list[str]:
-        """Return what is wrong with the database, messages or calls; empty if nothing is.
+        """Return the faults of the database, of messages and of calls.
 
-        Messages without a digest, such as those of an older version, get one if nothing is wrong.
+        If there are none, messages without a digest, such as those of an older version, get one.
         """
         problems = await self._in_thread(self._database.check)
         try:
@@ -369,9 +372,9 @@ class Store(StoreConnection):
     async def search(
         self, query: str, *, session_id: str | None = None, limit: int = 20
     ) -> list[Match]:
-        """Return the messages that hold all words of a query, best first.
+        """Return the messages that contain all words of a query, best first.
 
-        Of very many matches only the newest are ranked.
+        If there are many matches, only the newest are ranked.
         """
         if not query.split():
             return []
@@ -441,27 +444,27 @@ class Store(StoreConnection):
         return await self.read(lambda t: read_exchange(t, exchange_id))
 
     async def exchange_costs(self, tenant: str, first_id: str) -> dict[str, Decimal]:
-        """Return what the exchanges of a tenant did cost in US dollars, by id, from an id on."""
+        """Return the costs of a tenant's exchanges in US dollars, by id, from `first_id` on."""
         return await self.read(lambda t: read_costs(t, tenant, first_id))
 
     async def history_ends(self, scope: str, digests: Sequence[str]) -> dict[str, HistoryEnd]:
-        """Return where histories with these digests end, by digest; see `exchanges`."""
+        """Return the stored ends of histories with these digests, by digest; see `exchanges`."""
         return await self.read(lambda t: read_history_ends(t, scope, digests))
 
     async def add_response_items(self, row: ResponseItems) -> None:
-        """Store what a client of Responses may continue by id."""
+        """Store the items of a response, which a client of Responses may continue by id."""
         await self._write(FunctionJob(lambda tables: write_response_items(tables, row)))
 
     async def response_items(self, tenant: str, response_id: str) -> ResponseItems | None:
-        """Return what a client continues by the id of a response; None if there is nothing."""
+        """Return the items of a response by its id; None if there are none."""
         return await self.read(lambda t: read_response_items(t, tenant, response_id))
 
     # Bytes of model calls
 
     def add_wire_bodies(self, bodies: Sequence[WireBody]) -> None:
-        """Store the bytes of model calls within two seconds, beside other writes.
+        """Store the bytes of model calls in the background, within two seconds.
 
-        Their messages or exchanges have to be stored before. A failure is logged.
+        Their messages or exchanges must be stored before. A failure is logged.
         """
         self._writer.defer(BodiesJob(bodies, self._body_packer))
 
@@ -479,18 +482,18 @@ def open_store(  # noqa: PLR0913 - all by name
     cache_bytes: int = CACHE_BYTES,
     now: Callable[[], datetime] = utc_now,
 ) -> Store:
-    """Open a store, create it if it does not exist, and close what a crash left open in it.
+    """Open a store; create it if it does not exist, and recover it after a crash.
 
     Args:
         url: `sqlite:///path` or `postgresql://…`; by default `metis.db` under `$METIS_HOME`.
         durability: what an acknowledged write survives.
         wait_s: how long to wait for another process that is writing.
-        recover: whether to close what a crash left open.
-        cache_bytes: how much of a SQLite file each of its connections holds in memory.
+        recover: whether to close messages and calls that a crash left open.
+        cache_bytes: the size of the page cache of each SQLite connection.
         now: the clock.
 
     Raises:
-        StoreError: the store cannot be opened; the subclass and the hint say why.
+        StoreError: the store cannot be opened; the subclass and the hint have the reason.
     """
     url = url or default_url(os.environ)
     database = open_database(url, durability=durability, wait_s=wait_s, cache_bytes=cache_bytes)

@@ -12,7 +12,7 @@ from metis.store.records import BLOCK, INSERT_DIGESTS, insert_values
 
 _MAX_HEADS = 10_000
 TOUCH_INTERVAL_US = 1_000_000
-"""How long `updated_at` of a session may lag behind, so that not every append writes it."""
+"""By how much `updated_at` of a session may be late, so that not every append writes it."""
 BEFORE_ANY_TIME = -(1 << 62)
 """A time before that of any message; the latest time of an empty session."""
 
@@ -49,7 +49,7 @@ _EXCHANGES = (
     "INSERT INTO exchanges (id, session_id, tenant, record_json) VALUES (?, ?, ?, ?) "
     "ON CONFLICT DO NOTHING"
 )
-# The newest of two equal histories is the one that a client continues.
+# Of two equal histories, the newer one is the one that the client continues.
 _HISTORY_ENDS = (
     "INSERT INTO history_ends (scope, digest, session_id, message_id, call_ids) "
     "VALUES (?, ?, ?, ?, ?) ON CONFLICT (scope, digest) DO UPDATE SET "
@@ -72,7 +72,7 @@ WHERE s.id IN """  # noqa: S608 - no input
 
 
 class SessionHead(Struct, gc=False):
-    """The end of a session: what is needed to append the next entry."""
+    """The end of a session, with the values that the next append needs."""
 
     seq: int
     newest_id: str
@@ -92,7 +92,7 @@ class WritesSessions(Protocol):
 
 
 class UnmatchedResultError(Exception):
-    """A tool result matches no pending call; `WriteJob.explain` finds out why."""
+    """A tool result matches no pending call; `WriteJob.explain` determines the reason."""
 
 
 class Tables:
@@ -115,8 +115,8 @@ class Tables:
         self.exchanges: list[Sequence[Any]] = []
         self.history_ends: list[Sequence[Any]] = []
         self.digests: list[tuple[str, str, int]] = []
-        """Session, message id or entry key, and digest of what this transaction writes."""
-        # What earlier transactions wrote, by session, until a row with it is committed.
+        """Session, message id or entry key, and digest of each row of this transaction."""
+        # The digests of earlier transactions, by session, until a row with them is committed.
         self._pending_digests: dict[str, dict[str, int]] = {}
         self._written_digests: dict[str, dict[str, int]] = {}
         self._touched: dict[str, int] = {}
@@ -139,11 +139,11 @@ class Tables:
         if self.digests:
             self._collect_digests()
         self.now_us = time.time_ns() // 1000
-        # After a write of another process the cached heads would assign numbers twice.
+        # After a write of another process, the cached heads would assign the same numbers again.
         if self._database.has_changed(transaction) or len(self.heads) > _MAX_HEADS:
             self.heads.clear()
         heads = self.heads
-        # One query loads the heads of the whole batch, not one query per job.
+        # One query loads the heads of all jobs of the batch.
         missing = [name for job in jobs for name in job.session_ids if name not in heads]
         if missing:
             self._load(sorted(set(missing)))
@@ -173,7 +173,7 @@ class Tables:
         return head
 
     def _load(self, session_ids: Sequence[str]) -> None:
-        # Two machines that append to one session must not read the same head.
+        # Locked, because two machines that append to one session must not read the same head.
         self._database.lock_sessions(self._transaction, session_ids)
         marks = f"({', '.join('?' * len(session_ids))})"
         for row in self._transaction.run(_HEADS + marks, session_ids):
@@ -197,12 +197,12 @@ class Tables:
         self.heads.pop(session_id, None)
 
     def touch(self, session_id: str, head: SessionHead) -> None:
-        """Note when a session changed last, to the second."""
+        """Update the time of the last change of a session, to the second."""
         if self.now_us - head.touched_us >= TOUCH_INTERVAL_US:
             head.touched_us = self._touched[session_id] = self.now_us
 
     def _collect_digests(self) -> None:
-        """Take over the digests of the transaction before, and write those that are many enough."""
+        """Collect the digests of the previous transaction, and write every full block."""
         pending = self._pending_digests
         full: list[str] = []
         for session_id, key, digest in self.digests:
@@ -230,13 +230,13 @@ class Tables:
         self._write_digests(list(self._pending_digests))
 
     def forget_digests(self, session_ids: Iterable[str]) -> None:
-        """Drop what is in memory about sessions that are deleted next."""
+        """Drop the digests in memory of sessions that are about to be deleted."""
         for session_id in session_ids:
             self._pending_digests.pop(session_id, None)
 
     @property
     def has_pending_digests(self) -> bool:
-        """Whether something was stored whose digest is in memory only."""
+        """Whether there are stored rows whose digests are only in memory."""
         return bool(self.digests or self._pending_digests)
 
     def replace_digests(self, session_id: str, digests: dict[str, int]) -> None:
@@ -245,7 +245,7 @@ class Tables:
 
     @property
     def binary_text(self) -> str:
-        """How SQL selects a text column as bytes."""
+        """The format of an SQL expression that selects a text column as bytes."""
         return self._transaction.binary_text
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
@@ -264,7 +264,7 @@ class Tables:
         return self._transaction.change_many(sql, rows) if rows else 0
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
-        """Write the buffers, then run one query and return its rows as they come."""
+        """Write the buffers, then run one query and return its rows without loading them all."""
         self.flush()
         return self._transaction.stream(sql, values)
 
@@ -276,7 +276,7 @@ class Tables:
                 change_many(sql, rows)
                 rows.clear()
         if self.results:
-            # Each result must complete exactly one pending call of its own session (M-138 to
+            # Each result must complete exactly one pending call of the same session (M-138 to
             # M-140).
             if change_many(_RESULTS, self.results) != len(self.results):
                 raise UnmatchedResultError

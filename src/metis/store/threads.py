@@ -1,9 +1,9 @@
-"""Threads: which messages lead to a head, derived from the journal of a session.
+"""Threads: the paths of messages in a session, derived from its journal.
 
-A message follows the message before it, or the parents that it names, in their order. Nothing is
-ever rewritten: a rewind moves the tip, a retraction hides a message and what follows it, a summary
-replaces what came before the messages that stay. Every function here is pure; one pass over the
-entries builds the index, one pass over a thread builds its view.
+A message follows the previous message, or the parents that it names, in their order. No entry is
+ever rewritten: a rewind moves the tip, a retraction hides a message and all that follow it, a
+summary replaces earlier messages in the view. All functions are pure; one pass over the entries
+builds the index, one pass over a thread builds its view.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class Node(Struct, gc=False):
     order: int
     """Its position in the journal; 0 for a message of another session."""
     bookmarks: tuple[tuple[str, int], ...] = ()
-    """The bookmarks that followers inherit, each with the number of its last move."""
+    """The bookmarks that later messages inherit, each with the number of its last move."""
 
 
 class Threads:
@@ -91,7 +91,7 @@ class Threads:
         Raises:
             UnknownHeadError: the entry names an unknown message.
             CycleError: a message would follow itself.
-            BookmarkError: the name cannot name a bookmark.
+            BookmarkError: the name is not allowed for a bookmark.
         """
         match entry:
             case MessageEntry():
@@ -108,7 +108,11 @@ class Threads:
                 pass
 
     def resolve(self, reference: str | None = None) -> str | None:
-        """Return the message id of an id or a bookmark; without either, the tip."""
+        """Return the message id of an id or a bookmark; None is the tip.
+
+        Raises:
+            UnknownHeadError: there is no such message or bookmark.
+        """
         if reference is None:
             return self._tip
         if reference in self._nodes:
@@ -119,11 +123,11 @@ class Threads:
         return bookmarked or reference
 
     def path(self, reference: str | None = None) -> list[Message]:
-        """Return every message that leads to a head, oldest first, each once, none retracted."""
+        """Return the messages on the path to a head, oldest first, without retracted ones."""
         return [node.message for node in self._visible(self.resolve(reference))]
 
     def view(self, reference: str | None = None) -> View:
-        """Return what a model gets at a head: the path, with summaries for what they replace."""
+        """Return the view of a model at a head: the path, with a summary for old messages."""
         head = self.resolve(reference)
         path = [node.message for node in self._visible(head)]
         shown = [
@@ -139,7 +143,7 @@ class Threads:
 
     def _add_message(self, message: Message) -> None:
         node = self._nodes.get(message.id)
-        if node is not None:  # a partial message that grew
+        if node is not None:  # a partial message with more content
             node.message = message
             return
         parents = message.metadata.parents
@@ -154,7 +158,7 @@ class Threads:
         node = self._nodes[message.id] = Node(message, parents, len(self._nodes) + 1)
         inherited = self._nodes[parents[-1]].bookmarks if parents else ()
         if inherited:
-            # A bookmark that was moved or removed since is not inherited.
+            # A bookmark that was moved or removed later is not inherited.
             node.bookmarks = tuple(
                 (name, move) for name, move in inherited if self._moves[name] == move
             )
@@ -175,7 +179,7 @@ class Threads:
             self._set_bookmark(entry.name, entry.message_id)
 
     def _set_bookmark(self, name: str, target: str | None) -> None:
-        """Put a bookmark on a message; followers of its old messages no longer inherit it."""
+        """Set a bookmark on a message; messages after its old position no longer inherit it."""
         self._moves[name] = self._moves.get(name, 0) + 1
         if target is None:
             self._bookmarks.pop(name, None)
@@ -190,7 +194,7 @@ class Threads:
         target = entry.to_id
         if target is not None:
             self._node(target)
-        # The note is a message of its own, after the message that is the newest again.
+        # The note becomes a message after the target of the rewind.
         if entry.note is not None:
             self._add_node(_note(entry), () if target is None else (target,))
             target = entry.id
@@ -200,13 +204,13 @@ class Threads:
         node = self._node(entry.message_id)
         self._retracted.add(entry.message_id)
         before = node.parents[0] if node.parents else None
-        # Every thread that contains the message ends before it now.
+        # Every thread with the message now ends before it.
         for head in {self._tip, *self._bookmarks.values()}:
             if head is not None and self._is_below(head, entry.message_id):
                 self._move_thread(head, before)
 
     def _is_below(self, head: str, ancestor: str) -> bool:
-        """Return whether a head follows a message; older messages need not be visited."""
+        """Return whether a head follows a message; messages older than it are not visited."""
         oldest = self._node(ancestor).order
         visited = {head}
         stack = [head]
@@ -216,9 +220,9 @@ class Threads:
                 return True
             node = self._node(message_id)
             if node.order > oldest:
-                new = [parent for parent in node.parents if parent not in visited]
-                visited.update(new)
-                stack += new
+                unvisited = [parent for parent in node.parents if parent not in visited]
+                visited.update(unvisited)
+                stack += unvisited
         return False
 
     def _move_thread(self, head: str | None, target: str | None) -> None:
@@ -245,13 +249,14 @@ class Threads:
     def _chain(self, head: str) -> list[Node] | None:
         """Return the path to a head if each message has one parent, else None.
 
-        Nearly every thread is such a chain, and this is several times as fast as `_ancestors`.
+        Fast path of `_ancestors`: nearly every thread is such a chain, and this is several times
+        as fast.
         """
         chain = [self._node(head)]
         while len(parents := chain[-1].parents) == 1:
             if len(chain) > len(self._nodes):
                 return None  # a cycle
-            # The direct lookup saves a call per message on the path of every turn.
+            # The direct lookup saves a call per message, and this runs in every turn.
             chain.append(self._nodes.get(parents[0]) or self._node(parents[0]))
         chain.reverse()
         return None if parents else chain
@@ -306,12 +311,12 @@ class Threads:
 def view(
     entries: Iterable[AnyEntry], head: str | None = None, *, lookup: Lookup | None = None
 ) -> View:
-    """Return what a model gets at a head of a journal; at its tip if none is given."""
+    """Return the view of a model at a head of a journal, by default at its tip."""
     return Threads(entries, lookup=lookup).view(head)
 
 
 def bookmark_problem(name: str) -> str | None:
-    """Return why a name cannot name a bookmark, if it cannot (G-044, G-045)."""
+    """Return why a name is not allowed for a bookmark; None if it is (G-044, G-045)."""
     if not name.strip() or not name.isprintable():
         return "a bookmark needs a printable name"
     if len(name) > _MAX_BOOKMARK_LENGTH:
@@ -323,7 +328,7 @@ def bookmark_problem(name: str) -> str | None:
 
 
 def merged_options(messages: Iterable[Message]) -> dict[str, Any]:
-    """Merge the options of messages in order; later values win, objects are merged, lists not."""
+    """Merge the options of messages in order; later values replace earlier ones, objects merge."""
     merged: dict[str, Any] = {}
     for message in messages:
         if message.metadata.options:
@@ -332,7 +337,7 @@ def merged_options(messages: Iterable[Message]) -> dict[str, Any]:
 
 
 def merge_options(base: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the options of a later turn into options: objects are merged, all else replaced."""
+    """Merge options of a later turn into earlier ones: objects merge, other values replace."""
     merged = dict(base)
     for key, value in delta.items():
         earlier = merged.get(key)
@@ -347,12 +352,12 @@ def merge_options(base: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str
 def _replace_by_summary(
     messages: list[Message], entry: CompactionEntry, positions: Mapping[str, int], head: int
 ) -> list[Message]:
-    """Return the system messages at the start, the summary, and the messages that stay."""
+    """Return the system messages at the start, the summary, and the messages after it."""
     start = head + 1
     if entry.first_kept_id is not None:
         start = min(positions.get(entry.first_kept_id, start), start)
     while 0 < start < len(messages) and messages[start].role == Role.TOOL:
-        start -= 1  # a tool result never stays without its call
+        start -= 1  # a tool result needs its call in the view
     lead = 0
     while lead < start and messages[lead].role == Role.SYSTEM:
         lead += 1

@@ -1,7 +1,7 @@
-"""Transfer: a session as JSON lines and back, under the same or new ids, and as a fork.
+"""Transfer: export and import of a session as JSON lines, copies under new ids, and forks.
 
-The first line is the session, each other line one entry, in order. Tool calls, id map, parents and
-bookmarks follow from the entries and are rebuilt when they are read.
+The first line is the session, each other line one entry, in order. Tool calls, the id map, parents
+and bookmarks follow from the entries and are rebuilt by an import.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,7 +70,11 @@ def export_lines(transaction: Transaction, session_id: str) -> Iterator[bytes]:
 
 
 def read_transcript(lines: Iterable[bytes]) -> Transcript:
-    """Read what `export_lines` wrote; an error names the line."""
+    """Read the lines of `export_lines`.
+
+    Raises:
+        DecodeError: a line is not part of an export; the path has its number.
+    """
     session: SessionRecord | None = None
     entries: list[AnyEntry] = []
     for number, line in enumerate(lines, 1):
@@ -90,7 +94,11 @@ def read_transcript(lines: Iterable[bytes]) -> Transcript:
 
 
 def _checked(entry: AnyEntry) -> AnyEntry:
-    """Return an entry; one that names another message or session than it holds is refused."""
+    """Return an entry, if its id and session are those of its message.
+
+    Raises:
+        DecodeError: they differ.
+    """
     if isinstance(entry, MessageEntry):
         for name in ("id", "session_id"):
             if getattr(entry, name) != getattr(entry.message, name):
@@ -104,7 +112,7 @@ def _decode_first_line(line: bytes) -> SessionRecord:
         first = _read_first_line(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(f"not the first line of an export: {error}") from None
-    # A newer format may hold data that this version would silently drop.
+    # A newer format may have data that this version would silently drop.
     if first.format > FORMAT:
         raise DecodeError(f"format {first.format} is newer than this metis", path="$.format")
     return first.session
@@ -120,7 +128,7 @@ class ImportJob(WriteJob):
             self._jobs.append(_entry_job(entry, index, transcript.session.id))
 
     def write(self, tables: Tables) -> SessionRecord:
-        """Write the session, then its entries, each with what follows from it."""
+        """Write the session, then its entries, each with the rows that follow from it."""
         session = self._transcript.session
         if tables.run("SELECT 1 FROM sessions WHERE id = ?", (session.id,)):
             raise DuplicateSessionError(session.id)
@@ -128,7 +136,7 @@ class ImportJob(WriteJob):
         for job in self._jobs:
             job.write(tables)
         tables.flush()
-        # The entries changed the session row on the way; the exported row is the one to keep.
+        # The entries changed the session row; it is set to the exported values again.
         sql = "UPDATE sessions SET active_model = ?, updated_at = ? WHERE id = ?"
         row = session_row(session)
         tables.change(sql, (row[2], row[6], session.id))
@@ -136,7 +144,7 @@ class ImportJob(WriteJob):
         return session
 
     def explain(self, transaction: Transaction) -> MetisError | None:
-        """Return which message conflicts with stored rows, and how."""
+        """Return the error for the first message that conflicts with stored rows."""
         jobs = (job for job in self._jobs if isinstance(job, AppendJob))
         return next(filter(None, (job.explain(transaction) for job in jobs)), None)
 
@@ -152,12 +160,12 @@ class ExtendJob(WriteJob):
         self.size = sum(job.size for job in self._jobs)
 
     def write(self, tables: Tables) -> None:
-        """Write each entry with what follows from it."""
+        """Write each entry with the rows that follow from it."""
         for job in self._jobs:
             job.write(tables)
 
     def explain(self, transaction: Transaction) -> MetisError | None:
-        """Return which message conflicts with stored rows, and how."""
+        """Return the error for the first message that conflicts with stored rows."""
         jobs = (job for job in self._jobs if isinstance(job, AppendJob))
         return next(filter(None, (job.explain(transaction) for job in jobs)), None)
 
@@ -194,7 +202,7 @@ class IdMapping(Struct, frozen=True):
         return replace(entry, **fields, seq=seq)
 
     def map_message(self, message: Message) -> Message:
-        """Return a message under its new ids, the provider's forms of its calls included."""
+        """Return a message under its new ids, also in the original forms of its calls."""
         metadata = message.metadata
         call_id, parents = metadata.parent_tool_use_id, metadata.parents
         if call_id is not None or parents:
@@ -210,7 +218,7 @@ class IdMapping(Struct, frozen=True):
             content=tuple(self._map_block(block) for block in message.content),
             metadata=metadata,
         )
-        # The provider's original forms mention our ids as well.
+        # The original forms of providers also contain our ids.
         return with_tool_ids(mapped, self.tool_use_ids)
 
     def _map_block(self, block: ContentBlock) -> ContentBlock:
@@ -223,10 +231,10 @@ class IdMapping(Struct, frozen=True):
 
 
 def new_id_mapping(entries: Sequence[AnyEntry], session_id: str) -> IdMapping:
-    """Return new ids for everything in a list of entries, in the same order."""
+    """Return new ids for entries, messages and calls, in the same order."""
     new_ids = dict(zip((entry.id for entry in entries), new_ulids(len(entries)), strict=True))
     messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
-    # A call and its result share an id; the order of first use keeps ids sorted.
+    # A call and its result have the same id; new ids are assigned in the order of first use.
     calls = list(dict.fromkeys(_tool_use_ids(messages)))
     return IdMapping(
         session_id=session_id,
@@ -270,7 +278,7 @@ def fork_transcript(
         created_at=now,
         seq=1,
         source_session_id=session_id,
-        # Where the copy ends, so that a viewer can show both conversations side by side.
+        # A viewer shows both conversations side by side from this message on.
         source_message_id=message_ids[-1] if message_ids else None,
         message_ids=dict(ids.message_ids),
         tool_use_ids=dict(ids.tool_use_ids),
@@ -281,7 +289,7 @@ def fork_transcript(
 
 
 def _without_partial(entry: AnyEntry) -> AnyEntry:
-    # Whoever writes a partial message finishes the original, never its copy.
+    # Only the original of a partial message will be completed, never its copy.
     if isinstance(entry, MessageEntry) and entry.message.metadata.status == MessageStatus.PARTIAL:
         return replace(entry, message=as_failed(entry.message))
     return entry

@@ -1,8 +1,8 @@
-"""Vectors of stored messages, and the search for the nearest ones.
+"""The index of vectors of stored messages, and the search for the nearest ones.
 
-Like the full-text index this is a file of its own beside a SQLite store, which can be deleted. It
-needs no extension: sign bits of a vector are compared first, with XOR and a count of bits over
-whole integers, and only the nearest few hundred are compared exactly.
+Like the full-text index it is a separate file beside a SQLite store, which can be deleted. It needs
+no extension: the sign bits of all vectors are compared first, by XOR and a bit count of integers,
+and only the nearest few hundred vectors are compared exactly.
 """
 
 import hashlib
@@ -29,16 +29,16 @@ from metis.store.records import from_row
 from metis.store.sqlite_file import translate_errors
 
 PART_CHARACTERS = 2_000
-"""How long a part of a message is that gets a vector; small models read no more than that."""
+"""The length of a part of a message that gets a vector; small models read no more."""
 MAX_PARTS = 16
-"""How many parts of a message get vectors; what follows is not searched."""
+"""How many parts of a message get vectors; later parts are not searched."""
 EXACT_VECTORS = 2_000
-"""Up to how many vectors all are compared exactly."""
+"""Up to this number of vectors, all are compared exactly."""
 MIN_CANDIDATES = 300
-"""How many vectors are compared exactly among more than that."""
+"""How many vectors are compared exactly if there are more than `EXACT_VECTORS`."""
 
 _VERSION = 1
-# The bits stand before the vector: reading them does not load the pages behind.
+# The column of bits precedes the vector, so that reading it does not load the overflow pages.
 _TABLES = f"""
 DROP TABLE IF EXISTS vectors;
 DROP TABLE IF EXISTS progress;
@@ -67,7 +67,7 @@ class TextPart(Struct, frozen=True):
 
     @property
     def digest(self) -> bytes:
-        """What equal texts share; forks have many."""
+        """The digest of the text; forks have many equal texts, which share a vector."""
         return hashlib.blake2b(self.text.encode(errors="replace"), digest_size=16).digest()
 
 
@@ -77,46 +77,46 @@ class SimilarText(Struct, frozen=True, kw_only=True):
     session_id: str
     message_id: str
     score: float
-    """The cosine of the angle between the vectors: 1 for the same direction."""
+    """The cosine similarity of the vectors; 1 for the same direction."""
     text: str
 
 
 def text_parts(message: Message) -> list[str]:
-    """Return the text that people and models wrote, in parts; results of tools are left out."""
+    """Return the text of prompts and responses in parts; tool results are left out."""
     blocks = message.content if message.role in _ROLES else ()
     text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock)).strip()
     parts: list[str] = []
     while text and len(parts) < MAX_PARTS:
         end = len(text)
         if end > PART_CHARACTERS:
-            blank = max(text.rfind(" ", 1, PART_CHARACTERS), text.rfind("\n", 1, PART_CHARACTERS))
-            end = blank if blank > PART_CHARACTERS // 2 else PART_CHARACTERS
+            space = max(text.rfind(" ", 1, PART_CHARACTERS), text.rfind("\n", 1, PART_CHARACTERS))
+            end = space if space > PART_CHARACTERS // 2 else PART_CHARACTERS
         parts.append(text[:end].strip())
         text = text[end:].strip()
     return parts
 
 
 def sign_bits(vector: Sequence[float]) -> bytes:
-    """Return which numbers are positive, one bit each."""
+    """Return one bit per number: 1 if it is positive."""
     bits = int("".join("1" if value > 0 else "0" for value in vector), 2)
     return bits.to_bytes((len(vector) + 7) // 8)
 
 
 def unit_vector(vector: Sequence[float]) -> "array[float]":
-    """Return a vector of length one with the same direction; that of nothing stays as it is."""
+    """Return the vector of length one with the same direction; a zero vector is unchanged."""
     length = math.sqrt(sum(map(mul, vector, vector))) or 1.0
     return array("f", [value / length for value in vector])
 
 
 class VectorIndex:
-    """The vectors of a store, by model; each model makes its own space."""
+    """The vectors of a store, by model; vectors of different models cannot be compared."""
 
     def __init__(self, path: Path, read: Callable[[], AbstractContextManager[Transaction]]) -> None:
         self._name = str(path)
         self._read = read
         self._lock = threading.Lock()
         with translate_errors(self._name):
-            # Much of a text can be guessed from its vector.
+            # Private, because a text can be partly reconstructed from its vector.
             with suppress(OSError):
                 make_private_file(path)
             self._connection = sqlite3.connect(
@@ -148,7 +148,7 @@ class VectorIndex:
         return [row[0] for row in self._run(sql)]
 
     def pending(self, model: str) -> tuple[int, int]:
-        """Return how many messages and bytes, about, a model has not embedded yet."""
+        """Return the approximate number of messages and bytes that a model has not embedded."""
         sql = (
             "SELECT count(*), coalesce(sum(length(content_json)), 0) FROM messages "
             "WHERE rowid > ? AND role IN (?, ?)"
@@ -157,9 +157,9 @@ class VectorIndex:
             return messages.run(sql, (self._last(model), *map(str, _ROLES)))[0]
 
     def next_parts(self, model: str, limit: int) -> tuple[list[TextPart], int]:
-        """Return the next parts without a vector, about as many, and the row they reach to.
+        """Return about `limit` parts without a vector, and the row up to which they reach.
 
-        A message that is still being written is left for later, and so are those behind it.
+        They end before a partial message, because messages are embedded in order.
         """
         last, parts = self._last(model), list[TextPart]()
         with self._read() as messages:
@@ -182,10 +182,10 @@ class VectorIndex:
     def add(
         self, model: str, parts: Sequence[TextPart], vectors: Sequence[Sequence[float]], last: int
     ) -> None:
-        """Store the vectors of parts, and that everything up to a row is done.
+        """Store the vectors of parts, and `last` as the row up to which messages are embedded.
 
         Raises:
-            InvalidValueError: the model gave vectors of another length before.
+            InvalidValueError: earlier vectors of the model have another length.
         """
         size = self._dimensions(model)
         units = [unit_vector(vector) for vector in vectors]
@@ -212,7 +212,7 @@ class VectorIndex:
     ) -> list[SimilarText]:
         """Return the parts of messages that are nearest to a vector; equal texts once.
 
-        What is not similar at all is left out.
+        Parts without a positive similarity are left out.
         """
         unit = unit_vector(vector)
         if len(unit) != self._dimensions(model):
@@ -227,7 +227,7 @@ class VectorIndex:
                     break
                 rows = messages.run(_ONE_ROW, (number,)) if digest not in texts else []
                 parts = text_parts(from_row(rows[0][1:])) if rows else []
-                # A row number can be used again after a deletion.
+                # SQLite may have reused the row id after a deletion.
                 if part < len(parts) and TextPart(0, 0, "", parts[part]).digest == digest:
                     texts[digest] = SimilarText(
                         session_id=rows[0][2],
@@ -262,7 +262,7 @@ class VectorIndex:
                 yield sum(map(mul, unit, array("f", vector))), number, part, digest
 
     def remove_sessions(self, session_ids: Sequence[str], newest: int) -> None:
-        """Remove sessions; row ids above `newest` will be used again for other messages."""
+        """Remove sessions; SQLite will reuse row ids above `newest` for other messages."""
         with self._writing() as execute:
             for session_id in session_ids:
                 execute("DELETE FROM vectors WHERE session_id = ?", (session_id,))
@@ -278,7 +278,7 @@ class VectorIndex:
         return count
 
     def purge(self) -> None:
-        """Give back the space of deleted rows."""
+        """Free the space of deleted rows."""
         with self._lock, translate_errors(self._name):
             self._connection.execute("VACUUM")
 

@@ -1,9 +1,9 @@
-"""Bytes of model calls: the body of a request as it was sent, and the response as it was received.
+"""Wire bodies: the bytes of a model call's request and response, as they were sent and received.
 
-A request repeats most of the request before it, so a row has only the bytes between the beginning
-and the end that both share, compressed. The bytes are written beside the messages, a moment later
-and by the thread of the writer: no answer waits for them, and a crash loses those of the last two
-seconds at most. Secrets that a request carries in its body are replaced before it is stored.
+A request repeats most of the previous request, so a row has only the bytes between the prefix and
+the suffix that both share, compressed. The writer thread stores the bytes up to two seconds after
+the messages: no response waits for them, and a crash loses only those of the last two seconds.
+Secrets in the body of a request are replaced before it is stored.
 """
 
 import logging
@@ -25,24 +25,24 @@ log = logging.getLogger("metis.store")
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """How many bytes of a request or of a response are stored."""
 _LEVEL = 1
-"""Compresses the events of a stream to a tenth in a third of the time of the default level."""
+"""The zlib level: it compresses streams to a tenth in a third of the time of the default level."""
 _MIN_COMPRESSED = 2048
-"""Compressing less takes longer than storing it: zlib sets up 256 KB each time."""
+"""Shorter data is not compressed, because zlib initialises 256 KB each time."""
 _PLAIN = b"\0"
-"""Stands before bytes that are not compressed; a zlib stream begins with another byte."""
+"""The first byte of uncompressed data; a zlib stream begins with another byte."""
 _MIN_SHARED = 256
-"""Fewer shared bytes do not justify reading another row."""
+"""The number of shared bytes from which a row refers to another row."""
 _MAX_CHAIN = 40
-"""How many rows a request is put together from at most."""
+"""The maximum number of rows from which a request is assembled."""
 _REMEMBERED_BYTES = 8 * 1024 * 1024
-"""How many bytes of the newest requests are held, to compare the next ones with them."""
-# Tokens for MCP servers stand in the body, for Anthropic and for OpenAI.
+"""How many bytes of the newest requests are cached, to compare later requests with them."""
+# Anthropic and OpenAI read the tokens of MCP servers from the body of a request.
 _SECRET = re.compile(rb'("[Aa]uthorization(?:_token)?"\s*:\s*")(?:[^"\\]|\\.)*"')
 _COLUMNS = (
     "id, session_id, provider, path, status, base_id, prefix, suffix, request_bytes, "
     "response_bytes, checksum, request, response"
 )
-# A session may have been deleted meanwhile; its bytes must not come back.
+# A session may have been deleted before its bytes are written; they are then discarded.
 _INSERT = (
     f"INSERT INTO wire_bodies ({_COLUMNS}) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? "  # noqa: S608 - no input
     "WHERE EXISTS (SELECT 1 FROM sessions WHERE id = ?) ON CONFLICT DO NOTHING"
@@ -62,23 +62,23 @@ class WireBody(Struct, frozen=True, kw_only=True):
     session_id: str
     provider: str
     path: str
-    """Where the request was sent, below the address of the provider."""
+    """The path of the request."""
     status: int = 200
     request: bytes = b""
     response: Sequence[bytes] = ()
     response_bytes: int = 0
-    """How long the response was, if that is more than the parts have."""
+    """The length of the response, if it is longer than its collected parts."""
     conceal: Callable[[bytes], bytes] | None = None
-    """Takes the key of the provider out of both bodies before they are stored."""
+    """Removes the key of the provider from both bodies before they are stored."""
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """The number of bytes of request and response."""
         return len(self.request) + sum(map(len, self.response))
 
 
 class StoredBody(Struct, frozen=True, kw_only=True):
-    """The bytes of one model call, as far as they are stored."""
+    """The stored bytes of one model call."""
 
     id: str
     provider: str
@@ -87,7 +87,7 @@ class StoredBody(Struct, frozen=True, kw_only=True):
     request: bytes
     response: bytes
     request_bytes: int
-    """How long the request was; what is stored may be less."""
+    """The length of the request; `request` may be shorter because of the limit."""
     response_bytes: int
 
 
@@ -98,14 +98,14 @@ class _Base(Struct, frozen=True):
 
 
 class BodyPacker:
-    """Turns bodies into rows; it remembers the newest request of each session."""
+    """Converts bodies to rows; it caches the newest request of each session."""
 
     def __init__(self) -> None:
         self._bases: OrderedDict[str, _Base] = OrderedDict()
         self._bytes = 0
 
     def clear(self) -> None:
-        """Forget everything, after rows could not be stored: none may refer to them."""
+        """Clear the cache after a failed write, so that no row refers to one that is not stored."""
         self._bases.clear()
         self._bytes = 0
 
@@ -154,13 +154,13 @@ class BodiesJob(WriteJob):
         self.size = sum([body.size for body in bodies])
 
     def write(self, tables: Tables) -> None:
-        """Compress and write them."""
+        """Compress the bodies and write their rows."""
         if self._rows is None:  # a job runs again if its batch fails
             self._rows = [self._packer.row(body) for body in self._bodies]
         tables.change_many(_INSERT, self._rows)
 
     def finish(self, result: Any, error: Exception | None) -> None:
-        """Note the outcome; nobody waits for it, so that a failure is logged."""
+        """Set the outcome; no caller waits for it, so a failure is logged."""
         super().finish(result, error)
         if error is not None:
             self._packer.clear()
@@ -209,23 +209,23 @@ def read_wire_body(transaction: Transaction, session_id: str, body_id: str) -> S
 def read_previous_body(
     transaction: Transaction, session_id: str, body: StoredBody
 ) -> StoredBody | None:
-    """Return the bytes of the last call of the session before one, to the same provider."""
+    """Return the bytes of the previous call of a session to the same provider."""
     body_id = transaction.run(_PREVIOUS, (session_id, body.provider, body.id))[0][0]
     return None if body_id is None else read_wire_body(transaction, session_id, body_id)
 
 
 def without_secrets(data: bytes) -> bytes:
-    """Return a body without the tokens in it.
+    """Return a body with its tokens replaced.
 
     >>> without_secrets(b'{"authorization_token":"abc","x":1}')
     b'{"authorization_token":"[secret]","x":1}'
     """
-    # A plain search is a tenth of the time of the pattern, and nearly no request has the name.
+    # A plain search takes a tenth of the time of the pattern, and few requests have the name.
     return _SECRET.sub(rb'\1[secret]"', data) if b"uthorization" in data else data
 
 
 def shared_prefix(first: bytes, second: bytes) -> int:
-    """Return how many bytes at the beginning are equal, by halving: slices compare fast.
+    """Return the length of the shared prefix, by binary search: slices are compared fast.
 
     >>> shared_prefix(b"abcx", b"abyz")
     2
@@ -241,7 +241,7 @@ def shared_prefix(first: bytes, second: bytes) -> int:
 
 
 def _shared_suffix(first: bytes, second: bytes, prefix: int) -> int:
-    """Return how many bytes at the end are equal, behind a shared beginning."""
+    """Return the length of the shared suffix that does not overlap the shared prefix."""
     ends = len(first), len(second)
     low, high = 0, min(ends) - prefix
     while low < high:
@@ -263,7 +263,7 @@ def _unpacked(data: bytes, body_id: str) -> bytes:
         return bytes(data[1:])
     decoder = zlib.decompressobj()
     try:
-        # A row of another program must not fill the memory.
+        # Limited, because a damaged or foreign row could decompress to any size.
         text = decoder.decompress(bytes(data), MAX_BODY_BYTES)
     except zlib.error:
         raise StoreError(f"the bytes of {body_id} are damaged") from None

@@ -1,11 +1,11 @@
-"""Writer: group commit. Every write goes through here; concurrent jobs share commits.
+"""Writer: group commit. All writes use it; concurrent jobs share commits.
 
 A caller queues its job and yields once, so that all other ready tasks can queue theirs; the first
-to resume commits the batch. After a batch of one, callers yield only now and then. A small commit
-that does not wait for the disk takes less time than waking another thread, so it runs in the
-caller's thread. One writer thread does everything else: large batches, commits that wait for the
-disk or for another process, and upkeep. No job overtakes those handed to the thread, and a caller
-gets its result only after the commit.
+task to resume commits the batch. After a batch of one job, callers yield only after every 32nd
+commit. A small commit that does not wait for the disk takes less time than waking another thread,
+so it runs in the caller's thread. The writer thread does everything else: large batches, commits
+that wait for the disk or for another process, and maintenance. No job overtakes those of the
+thread, and a caller gets its result only after the commit.
 """
 
 import asyncio
@@ -24,37 +24,37 @@ _MAX_BATCH = 512
 _SMALL_JOBS = 64
 _SMALL_BYTES = 128 * 1024
 _UPKEEP_COMMITS = 128
-# So many commits of single jobs may follow one another before a caller yields again: other tasks
-# must get a chance to join the batch.
+# After this number of commits of single jobs a caller yields again, so that other tasks can join
+# the batch.
 _MAX_SOLO_COMMITS = 32
 _DEFERRED_S = 2.0
 _MAX_DEFERRED_BYTES = 4 * 1024 * 1024
-"""How many bytes of deferred jobs wait at most before the thread gets them."""
+"""The size of deferred jobs at which the thread gets them without waiting for the timer."""
 
 
 class WriteJob:
-    """Something to write; it may run again, in a transaction of its own, if its batch fails."""
+    """A unit of writing; it may run again, in a separate transaction, if its batch fails."""
 
     session_ids: Sequence[str] = ()
-    """The sessions that it is known to write to."""
+    """The sessions that it writes to, if they are known before it runs."""
     size: int = 0
-    """About how many bytes it writes."""
+    """The approximate number of bytes that it writes."""
     future: asyncio.Future[None] | None = None
-    """What its caller awaits, if the writer thread runs it."""
+    """Set if the writer thread runs the job; its caller awaits it."""
     result: Any = None
     error: Exception | None = None
     is_done: bool = False
 
     def write(self, tables: Tables, /) -> Any:
-        """Write it and return the result for the caller."""
+        """Write the rows and return the result for the caller."""
         raise NotImplementedError
 
     def explain(self, transaction: Transaction, /) -> MetisError | None:  # noqa: ARG002 - the default
-        """Return an error that names what conflicts with stored rows, after the write failed."""
+        """Return an error that describes the conflict with stored rows, after the write failed."""
         return None
 
     def finish(self, result: Any, error: Exception | None) -> None:
-        """Note the outcome."""
+        """Set the outcome."""
         self.result, self.error, self.is_done = result, error, True
 
 
@@ -80,7 +80,7 @@ class Writer:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._is_cheap = database.is_cheap_to_commit
-        # Kept between transactions: its session heads save a query per append.
+        # Reused by all transactions, because its session heads save a query per append.
         self._tables = Tables(database)
         self._pending: list[WriteJob] = []
         self._batches: SimpleQueue[list[WriteJob] | None] = SimpleQueue()
@@ -103,7 +103,7 @@ class Writer:
             try:
                 await _yield_to_ready_tasks()
             except asyncio.CancelledError:
-                # Nobody committed it yet, so a cancelled append leaves no trace.
+                # The job is not committed yet, so a cancelled append is not stored.
                 if job in self._pending:
                     self._pending.remove(job)
                 raise
@@ -118,7 +118,7 @@ class Writer:
         return job.result
 
     def defer(self, job: WriteJob) -> None:
-        """Let the thread run a job within two seconds, beside others; nobody waits for it."""
+        """Let the thread run a job within two seconds; no caller waits for it."""
         if self._is_closed:
             raise StoreClosedError("the store was closed")
         self._deferred.append(job)
@@ -139,7 +139,7 @@ class Writer:
         return jobs
 
     def _write_deferred(self) -> None:
-        """Let the thread write what waits in memory: deferred jobs, and digests."""
+        """Let the thread run the deferred jobs and write the digests in memory."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -169,7 +169,7 @@ class Writer:
         )
 
     def run(self, job: WriteJob) -> Any:
-        """Run a job now, in this thread and in a transaction of its own."""
+        """Run a job now, in this thread and in a separate transaction."""
         self._database.write(lambda transaction: self._apply(transaction, (job,)))
         return job.result
 
@@ -188,7 +188,7 @@ class Writer:
             self._commit(jobs)
 
     def _commit_pending(self) -> None:
-        """Commit the queued jobs: here if that is fast, else in the thread."""
+        """Commit the queued jobs: in this thread if that is fast, else in the writer thread."""
         batch, self._pending = self._pending, []
         self._was_solo = len(batch) == 1
         if self._is_small(batch) and self._commit_here(batch):
@@ -208,7 +208,7 @@ class Writer:
         else:
             if done is None:
                 return False
-        # Upkeep may wait for readers, so it never runs in the caller's thread.
+        # Maintenance may wait for readers, so it never runs in the caller's thread.
         self._commits_since_upkeep += 1
         if self._commits_since_upkeep >= _UPKEEP_COMMITS:
             self._commits_since_upkeep = 0
@@ -219,7 +219,7 @@ class Writer:
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name="metis-store", daemon=True)
             thread.start()
-            self._thread = thread  # started: `close` runs in another thread, and joins it
+            self._thread = thread  # set after the start, because `close` joins it in another thread
         self._batches.put(batch)
 
     def _serve(self) -> None:
@@ -229,7 +229,7 @@ class Writer:
             if batch:
                 self._commit(batch)
                 self._notify(batch)
-            with contextlib.suppress(MetisError):  # what fails for good fails a commit, too
+            with contextlib.suppress(MetisError):  # a permanent fault also fails the next commit
                 self._database.maintain()
             if is_last:
                 return
@@ -248,13 +248,13 @@ class Writer:
                 job.future.set_result(None)
 
     def _collect(self, batch: list[WriteJob]) -> bool:
-        """Add the batches that came in meanwhile; True if the end is among them."""
+        """Add the batches that were queued meanwhile; return whether `close` was called."""
         with contextlib.suppress(Empty):
             while len(batch) < _MAX_BATCH:
-                more = self._batches.get_nowait()
-                if more is None:
+                next_batch = self._batches.get_nowait()
+                if next_batch is None:
                     return True
-                batch += more
+                batch += next_batch
         return False
 
     def _commit(self, batch: list[WriteJob]) -> None:
@@ -264,14 +264,14 @@ class Writer:
             self._run_separately(batch, error)
 
     def _apply(self, transaction: Transaction, batch: Sequence[WriteJob]) -> bool:
-        """Run every job; one that fails before it wrote anything fails alone."""
+        """Run every job; a job that fails before it wrote any row does not fail the others."""
         tables = self._tables
         try:
             tables.begin(transaction, batch)
             messages, journal = tables.messages, tables.journal
             for job in batch:
-                # A job that buffered rows before it failed would leave half of them in the shared
-                # batch.
+                # A job that buffered rows before it failed would leave a part of them in the
+                # shared batch.
                 rows = len(messages) + len(journal)
                 try:
                     job.result = job.write(tables)
@@ -287,8 +287,8 @@ class Writer:
         return True
 
     def _run_separately(self, batch: Sequence[WriteJob], error: Exception) -> None:
-        """Give each job of a failed batch a transaction of its own."""
-        # A commit that failed has left the buffers of its transaction behind.
+        """Run each job of a failed batch in a separate transaction."""
+        # The buffers still have the rows of the failed transaction.
         self._tables.reset()
         if len(batch) == 1:
             batch[0].finish(None, self._explain(batch[0], error))
@@ -301,7 +301,7 @@ class Writer:
                 job.finish(None, self._explain(job, job_error))
 
     def _explain(self, job: WriteJob, error: Exception) -> Exception:
-        # A constraint error names no message; `explain` looks up which one broke which rule.
+        # A constraint error does not name the message; `explain` determines it and the rule.
         if not (isinstance(error, UnmatchedResultError) or self._database.is_conflict(error)):
             return error
         try:
