@@ -21,6 +21,7 @@ import inspect
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -175,7 +176,7 @@ def near_lines(package: str, items: Iterable[pytest.Item]) -> dict[Path, dict[in
     return reached
 
 
-UNRELATED = 4
+UNRELATED = 5
 
 
 def _distance(module: str, file: Path, text: str) -> int:
@@ -184,6 +185,7 @@ def _distance(module: str, file: Path, text: str) -> int:
     signs = (
         file.stem in (f"test_{stem}", f"test_{parent}_{stem}"),
         f"{module} " in text,
+        re.search(rf"\b{stem}\b", text) is not None,
         not set(stem.split("_")).isdisjoint(file.stem.split("_")),
         parent in file.stem,
         True,

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from build import NOW, assistant, call, tool, tool_id, ulid, user
-from metis.canonical import MessageStatus
+from metis.canonical import Extra, MessageStatus, UnknownBlock
 from metis.canonical.errors import (
     InvalidMessageError,
     StoreCorruptError,
@@ -334,3 +335,67 @@ def test_any_bytes_are_scanned_without_error(size: int) -> None:
 def test_damage_report_names_byte_position(data: bytes, text: str | None) -> None:
     damage = damage_of_bytes("body", data)
     assert damage == text
+
+
+def test_only_a_file_is_repaired(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match="only a SQLite file can be repaired"):
+        asyncio.run(repair("postgresql://localhost/metis", tmp_path / "new.db"))
+
+
+def change_rows(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+        # Without the old pages, from which deleted rows could be read.
+        database.execute("VACUUM")
+
+
+def test_lost_row_of_session_is_reported(tmp_path: Path, sqlite_url: str) -> None:
+    make(sqlite_url, 3)
+    change_rows(tmp_path / "metis.db", "DELETE FROM sessions")
+    report = asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
+    assert report.message_count == 9
+    assert report.lost == (
+        f"session {SESSION}: its row; workspace and model are not known any more",
+    )
+
+
+def test_lost_digests_are_reported(tmp_path: Path, sqlite_url: str) -> None:
+    make(sqlite_url, BLOCK)
+    path = tmp_path / "metis.db"
+    before = digests_of(path)
+    change_rows(path, "DELETE FROM digests WHERE number = (SELECT max(number) FROM digests)")
+    without = sorted(before.keys() - digests_of(path).keys())
+    assert 0 < len(without) < len(before)
+    report = asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
+    names = [f"entry {key[1:]}" if key[0] == "#" else f"message {key}" for key in without]
+    text = "it is saved, but its digest is lost: whether it changed is unknown"
+    assert sorted(report.lost) == sorted(f"session {SESSION}: {name}: {text}" for name in names)
+    assert asyncio.run(saved(tmp_path / "new.db")) == asyncio.run(saved(path))
+
+
+def test_unreadable_page_is_reported(tmp_path: Path, sqlite_url: str) -> None:
+    make(sqlite_url, 60)
+    path = tmp_path / "metis.db"
+    data = bytearray(path.read_bytes())
+    # A leaf of a table (13) with more cells than a page can have.
+    start = next(at for at in range(4096, len(data), 4096) if data[at] == 13)
+    data[start + 3 : start + 5] = b"\xff\xff"
+    path.write_bytes(data)
+    report = asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
+    assert f"page {start // 4096 + 1}: its header counts 65535 cells" in report.lost
+
+
+def test_unknown_parts_of_messages_are_repaired(tmp_path: Path, sqlite_url: str) -> None:
+    newer = user("hi", UnknownBlock(b'{"type":"hologram", "n": 1.50}'), id=ulid(1))
+
+    async def write() -> None:
+        async with open_store(sqlite_url) as store:
+            await store.create_session(SESSION)
+            await store.append(replace(newer, extra=Extra({"mood": Raw(b'[1, "calm"]')})))
+
+    asyncio.run(write())
+    report = asyncio.run(repair(sqlite_url, tmp_path / "new.db"))
+    assert (report.lost, report.message_count) == ((), 1)
+    assert asyncio.run(saved(tmp_path / "new.db")) == asyncio.run(saved(tmp_path / "metis.db"))

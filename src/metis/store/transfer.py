@@ -135,7 +135,6 @@ class ImportJob(WriteJob):
         tables.change(INSERT_SESSION, session_row(session))
         for job in self._jobs:
             job.write(tables)
-        tables.flush()
         # The entries changed the session row; it is set to the exported values again.
         sql = "UPDATE sessions SET active_model = ?, updated_at = ? WHERE id = ?"
         row = session_row(session)
