@@ -48,7 +48,7 @@ CASES: list[tuple[ContentBlock, str]] = [
     (ArtifactBlock(MediaSource("file_id", "f_1"), "image/png"), "[artifact image/png, f_1]"),
     (OpaqueBlock("anthropic", Raw(b'{"a":1}')), "[opaque part of anthropic, 7 bytes]"),
     (RedactedThinkingBlock("x"), "(thinking, encrypted by its provider)"),
-    (UnknownBlock(b'{"type":"hologram"}'), "[unknown block 'hologram', kept as it is]"),
+    (UnknownBlock(b'{"type":"hologram"}'), "[unknown block 'hologram', stored unchanged]"),
 ]
 
 

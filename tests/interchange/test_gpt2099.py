@@ -335,7 +335,7 @@ def test_file_without_name_gets_file_name_and_wrong_facts_are_losses() -> None:
     result = frames(line | {"meta": meta | {"original_path": "docs/t.csv", "file_size": 5}})
     reasons = {loss.path: loss.reason for loss in result.losses}
     assert "not an absolute path" in reasons["$.meta.original_path"]
-    assert reasons["$.meta.file_size"] == "the frame says 5 bytes, the file has 3"
+    assert reasons["$.meta.file_size"] == "the frame states 5 bytes, the file has 3"
     assert frames(line | {"meta": meta}).losses == []
 
 

@@ -1,8 +1,8 @@
 """Conversation files of other systems, read into entries and written from them.
 
-`load` returns the entries of a document and what has no place in the canonical form; `dump` returns
-a document and what it could not hold. Both lists are complete: each direction checks itself against
-the other.
+`load` returns the entries of a document and what the canonical form cannot represent; `dump`
+returns a document and what the document could not represent. Both lists are complete: each
+direction checks itself against the other.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ __all__ = [
     "load",
 ]
 
-# Loaded when they are first used: a question loads this package to describe blocks, and no format.
+# Imported on first use: a question imports this package to describe blocks, and needs no format.
 _MODULES: Mapping[str, str] = {
     **dict.fromkeys(("Format", "LoadedDocument", "WrittenDocument"), "format"),
     **dict.fromkeys(("ForeignConversation", "ForeignMessage", "MessageListFormat"), "message_list"),

@@ -37,9 +37,9 @@ _QWEN_USAGE = {
     "cached": "cachedContentTokenCount",
     "reasoning": "thoughtsTokenCount",
 }
-# Gemini counts thoughts apart from the rest of its output.
+# Gemini counts thinking tokens apart from the other output tokens.
 _GEMINI_OUTPUTS = ("candidatesTokenCount", "thoughtsTokenCount")
-_MAX_GLUED = 1000
+_MAX_RECORDS_PER_LINE = 1000
 
 
 class QwenCode(MessageListFormat):
@@ -49,10 +49,12 @@ class QwenCode(MessageListFormat):
     system = "qwen-code"
 
     def fits(self, source: Source) -> bool:
-        """Return whether the records form a tree and hold parts of the Gemini protocol."""
+        """Return whether the records form a tree and contain parts of the Gemini protocol."""
         records = source.sample_records(20)
         if not records and source.sample().startswith(b'{"uuid":'):
-            records = [one.fields for one in _glued(ForeignRecord(1, None, source.sample()))]
+            records = [
+                record.fields for record in _split_records(ForeignRecord(1, None, source.sample()))
+            ]
         return any(
             {"uuid", "parentUuid", "sessionId"} <= record.keys()
             and isinstance(maybe_object(record.get("message")).get("parts"), list)
@@ -63,7 +65,7 @@ class QwenCode(MessageListFormat):
         """Yield the conversation of a file."""
         reader = _QwenReader()
         for line in source.records():
-            for record in _glued(line):
+            for record in _split_records(line):
                 reader.add(record)
         stem = "" if source.path is None else source.path.stem
         yield ForeignConversation(
@@ -77,7 +79,7 @@ class QwenCode(MessageListFormat):
         )
 
 
-def _glued(record: ForeignRecord) -> Iterator[ForeignRecord]:
+def _split_records(record: ForeignRecord) -> Iterator[ForeignRecord]:
     """Yield the records of a line; a crash of Qwen Code can leave several in one."""
     text = record.raw.decode("utf-8", "replace")
     if record.value is not None or not text.startswith("{"):
@@ -85,7 +87,7 @@ def _glued(record: ForeignRecord) -> Iterator[ForeignRecord]:
         return
     decoder = json.JSONDecoder()
     start = number = 0
-    while start < len(text) and number < _MAX_GLUED:
+    while start < len(text) and number < _MAX_RECORDS_PER_LINE:
         try:
             value, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
@@ -93,8 +95,8 @@ def _glued(record: ForeignRecord) -> Iterator[ForeignRecord]:
         yield ForeignRecord(record.at, value, text[start:end].encode())
         start, number = end, number + 1
     if start < len(text):
-        rest = text[start:].encode()
-        yield record._replace(raw=rest) if start else record
+        remaining = text[start:].encode()
+        yield record._replace(raw=remaining) if start else record
 
 
 class _QwenReader:
@@ -214,7 +216,7 @@ class Kimi(MessageListFormat):
         for record in source.records():
             reader.add(record)
         reader.end_step({}, None)
-        session, agent = _kimi_place(source.path)
+        session, agent = _kimi_ids(source.path)
         is_agent = bool(session) and agent != "main"
         yield ForeignConversation(
             foreign_id=(f"{session}/{agent}" if is_agent else session)
@@ -227,7 +229,7 @@ class Kimi(MessageListFormat):
         )
 
 
-def _kimi_place(path: Path | None) -> tuple[str, str]:
+def _kimi_ids(path: Path | None) -> tuple[str, str]:
     """Return the session and the agent of a log, from the directories that it is in."""
     if path is None or path.name != "wire.jsonl" or path.parent.parent.name != "agents":
         return "", ""

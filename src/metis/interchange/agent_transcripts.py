@@ -54,7 +54,7 @@ class Cline(MessageListFormat):
     system = "cline"
 
     def fits(self, source: Source) -> bool:
-        """Return whether the file has the name that a task's history has, or times as Cline's."""
+        """Return whether the file is named like a task history, or its messages have a `ts`."""
         if source.path is not None and source.path.name == "api_conversation_history.json":
             return True
         messages = objects(source.sample_document())
@@ -172,7 +172,7 @@ class _CopilotReader:
         self.messages: list[ForeignMessage | ForeignSummary | ForeignRecord] = []
         self._model: str | None = None
         self._reasoning: list[Part] = []
-        # The last messages of the conversation and of its sub-agents, by the call of those.
+        # The last message of the conversation (None) and of each sub-agent, by the id of its call.
         self._last_keys: dict[str | None, str] = {}
 
     def add(self, record: ForeignRecord) -> None:
@@ -242,7 +242,7 @@ class _CopilotReader:
         output = maybe_count((data or {}).get("outputTokens")) or 0
         fields = maybe_object(record.fields.get("data"))
         key = f"{record.fields.get('id')}-{record.at}"
-        # What a sub-agent does is a branch from the message with its call.
+        # The messages of a sub-agent are a branch that begins at the message with its call.
         agent = maybe_text(fields.get("parentToolCallId"))
         parent = self._last_keys.get(agent, self._last_keys.get(None))
         self._last_keys[agent] = self.main_tip = key
@@ -312,7 +312,7 @@ def _has_text(lines: Sequence[tuple[int, str]]) -> bool:
 
 
 def _aider_messages(lines: Sequence[tuple[int, str]], started: str) -> Iterator[ForeignMessage]:
-    """Yield prompts and responses; what aider says itself is a developer message."""
+    """Yield prompts and responses; the output of aider itself becomes developer messages."""
     time = time_of(started.replace(" ", "T") + "+00:00") if started else None
     role, start, text = Role.ASSISTANT, 0, list[str]()
     for at, line in [*lines, (0, "#### ")]:

@@ -134,9 +134,9 @@ def _llm_conversations(
         messages: list[ForeignMessage] = []
         system: str | None = None
         for row in database.execute(sql, (conversation["id"],)).fetchall():
-            given = row["system"]
-            if given and given != system:
-                system = str(given)
+            instructions = row["system"]
+            if instructions and instructions != system:
+                system = str(instructions)
                 messages.append(ForeignMessage(role=Role.SYSTEM, parts=[TextBlock(system)]))
             messages += _llm_response(database, row, tables)
         if messages:
@@ -230,9 +230,9 @@ class OpenAiAgents(MessageListFormat):
 
     def _run_state(self, source: Source) -> ForeignConversation:
         state = maybe_object(self.document(source))
-        given = state.get("original_input")
+        prompt = state.get("original_input")
         items: list[Wire] = (
-            [{"role": "user", "content": given}] if isinstance(given, str) else objects(given)
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else objects(prompt)
         )
         generated = objects(state.get("session_items")) or objects(state.get("generated_items"))
         items += _raw_items(generated)

@@ -1,7 +1,7 @@
 """Exports of chat services: ChatGPT, Claude.ai, LibreChat and Open WebUI.
 
 Each is a JSON document with many conversations. Conversations are trees: an edited prompt or a
-response that was made again is a branch.
+response that was generated again is a branch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,12 +51,12 @@ def in_tree_order(parents: Mapping[str, str | None]) -> list[str]:
     for node, parent in parents.items():
         children.setdefault(parent if parent in parents else None, []).append(node)
     ordered: list[str] = []
-    waiting = list(reversed(children.get(None, [])))
-    # A cycle has no root and is reached from none; its nodes come last, as in the file.
-    while waiting:
-        node = waiting.pop()
+    stack = list(reversed(children.get(None, [])))
+    # A hostile file may have cycles, which no root reaches; their nodes come last.
+    while stack:
+        node = stack.pop()
         ordered.append(node)
-        waiting += reversed(children.get(node, []))
+        stack += reversed(children.get(node, []))
     reached = set(ordered)
     return ordered + [node for node in parents if node not in reached]
 
@@ -101,7 +101,7 @@ class ChatGpt(MessageListFormat):
 def _nearest_messages(
     nodes: Mapping[str, Wire], parents: Mapping[str, str | None]
 ) -> dict[str, str | None]:
-    """Return for each node itself if it has a message, else the nearest one above that has."""
+    """Return, for each node, the nearest node with a message: itself or an ancestor."""
     nearest: dict[str, str | None] = {}
     for key in in_tree_order(parents):
         has_message = isinstance(nodes[key].get("message"), dict)
@@ -134,7 +134,7 @@ def _chatgpt_messages(
             parts = [Call(None, recipient, {"text": text})]
         yield ForeignMessage(
             role=role,
-            parts=_fit(parts, role),
+            parts=_allowed_parts(parts, role),
             at=at,
             key=key,
             parent=nearest.get(parents[key] or ""),
@@ -143,8 +143,8 @@ def _chatgpt_messages(
         )
 
 
-def _fit(parts: list[Part], role: Role) -> list[Part]:
-    """Return parts as the role may have them: thinking belongs to responses only."""
+def _allowed_parts(parts: list[Part], role: Role) -> list[Part]:
+    """Return parts that the role may have: thinking becomes text outside of responses."""
     if role is Role.ASSISTANT:
         return parts
     return [TextBlock(part.text) if isinstance(part, ThinkingBlock) else part for part in parts]
@@ -154,7 +154,7 @@ def _chatgpt_parts(content: Wire) -> list[Part]:
     match content.get("content_type"):
         case "thoughts":
             thoughts = objects(content.get("thoughts"))
-            return [ThinkingBlock(maybe_text(one.get("content")) or "") for one in thoughts]
+            return [ThinkingBlock(maybe_text(item.get("content")) or "") for item in thoughts]
         case "reasoning_recap":
             return [ThinkingBlock(maybe_text(content.get("content")) or "")]
         case "text" | "multimodal_text":
@@ -221,7 +221,7 @@ def _claude_ai_messages(messages: Sequence[Wire]) -> Iterator[ForeignMessage]:
 
 
 class LibreChat(MessageListFormat):
-    """The export of a LibreChat conversation, and the Chatbot UI export that LibreChat takes."""
+    """The export of a LibreChat conversation, and the Chatbot UI export that LibreChat imports."""
 
     name = "librechat"
     system = "librechat"
@@ -275,11 +275,11 @@ def _plain_messages(messages: Sequence[Wire]) -> Iterator[ForeignMessage]:
 def _flattened(messages: Sequence[Wire]) -> list[Wire]:
     """Return a tree of messages as a list in which each follows its parent."""
     listed: list[Wire] = []
-    waiting = list(reversed(messages))
-    while waiting:
-        message = waiting.pop()
+    stack = list(reversed(messages))
+    while stack:
+        message = stack.pop()
         listed.append(message)
-        waiting += reversed(objects(message.get("children")))
+        stack += reversed(objects(message.get("children")))
     return listed
 
 

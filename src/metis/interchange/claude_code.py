@@ -113,10 +113,10 @@ class _Unit:
 class _Reader:
     """Reads one file."""
 
-    def __init__(self, form: ClaudeCode, source: Source) -> None:
-        self._form = form
+    def __init__(self, file_format: ClaudeCode, source: Source) -> None:
+        self._file_format = file_format
         self._source = source
-        self._draft = SessionDraft(form, "")
+        self._draft = SessionDraft(file_format, "")
         self._units: deque[_Unit] = deque()
         self._open: dict[str, _Unit] = {}
         self._checksums: set[int] = set()
@@ -130,7 +130,7 @@ class _Reader:
         self._is_agent = False
 
     def read(self) -> ForeignSession:
-        records = self._form.records(self._source)
+        records = self._file_format.records(self._source)
         first: list[ForeignRecord] = []
         for record in records:
             first.append(record)
@@ -157,7 +157,7 @@ class _Reader:
         foreign_id = session_id or self._source.identity or self._source.content_digest()
         if self._is_agent and (agent or stem.startswith("agent-")):
             foreign_id = f"{session_id}/{agent or stem.removeprefix('agent-')}"
-        self._draft = SessionDraft(self._form, foreign_id)
+        self._draft = SessionDraft(self._file_format, foreign_id)
         if self._is_agent and foreign_id != session_id:
             self._draft.time(_time_of(fields))
             self._set_parent(session_id or "")
@@ -206,7 +206,7 @@ class _Reader:
             self._units.append(_Unit("meta" if kind in META_TYPES else "unknown", record))
 
     def _is_repeated(self, fields: Wire) -> bool:
-        """Return whether a record was there before; some programs give one uuid to all records."""
+        """Return whether a record is a copy; a uuid is no proof, some programs repeat one."""
         uuid = maybe_text(fields.get("uuid"))
         if uuid is None:
             return False
@@ -239,21 +239,21 @@ class _Reader:
                 case "user":
                     self._emit_unit(unit, self._user(first))
                 case "duplicate":
-                    self._draft.keep(
-                        first, reason="a second record with the same uuid; kept as it is"
+                    self._draft.add_record(
+                        first, reason="a second record with the same uuid; stored unchanged"
                     )
                 case "meta":
                     self._emit_meta(first)
                 case _:
-                    self._draft.keep_unknown(first)
+                    self._draft.add_unknown_record(first)
                     self._follow(first)
 
     def _emit_meta(self, record: ForeignRecord) -> None:
-        self._draft.keep(record)
+        self._draft.add_record(record)
         self._follow(record)
 
     def _follow(self, record: ForeignRecord) -> None:
-        """Let what follows a record that is no message follow the message before it."""
+        """Let records after one that is not a message follow the message before it."""
         uuid = maybe_text(record.fields.get("uuid"))
         parent = record.fields.get("parentUuid") or record.fields.get("logicalParentUuid")
         before = self._message_ids.get(str(parent))
@@ -261,7 +261,7 @@ class _Reader:
             self._message_ids[uuid] = before
 
     def _emit_unit(self, unit: _Unit, entries: Sequence[KnownEntry | Message]) -> None:
-        if not self._draft.add_unit(entries, unit.records, self._form.store_unit):
+        if not self._draft.add_unit(entries, unit.records, self._file_format.store_unit):
             for record in unit.records:
                 self._follow(record)
             return
@@ -319,9 +319,9 @@ class _Reader:
             for block in content
             if isinstance(block, ToolUseBlock)
         }
-        form: Wire = {"ids": ids, "blocks": inexact}
+        original_form: Wire = {"ids": ids, "blocks": inexact}
         if inexact:
-            form["digest"] = content_digest(Role.ASSISTANT, content or [TextBlock("")])
+            original_form["digest"] = content_digest(Role.ASSISTANT, content or [TextBlock("")])
         return self._draft.message(
             Role.ASSISTANT,
             content,
@@ -330,7 +330,7 @@ class _Reader:
             foreign={"blocks": shape},
             model=model,
             provider=None if model is None else PROTOCOL,
-            **form_metadata(PROTOCOL, form),
+            **form_metadata(PROTOCOL, original_form),
             usage=priced(usage, model, moment),
             stop_reason=decode_stop_reason(maybe_text(wire.get("stop_reason"))),
             response_id=unit.response_id,

@@ -33,7 +33,7 @@ from metis.wire.anthropic.response import encode_stop_reason, encode_usage
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.original_form import original_blocks, original_form_of
 
-# The version whose records these are; Claude Code compares it with its own and accepts older ones.
+# The version of Claude Code that new records name; it accepts records of older versions.
 VERSION = "2.1.0"
 _HEAD_BYTES = 200
 _read = msgspec.json.Decoder().decode
@@ -150,12 +150,12 @@ class ClaudeCodeRecords(RecordFormat, ABC):
     def _new_message(self, entry: MessageEntry, writer: RecordWriter) -> list[Wire]:
         message = entry.message
         if message.role is Role.SYSTEM:
-            reason = "Claude Code has a system prompt of its own"
+            reason = "Claude Code uses its own system prompt"
             writer.add_loss(entry, "system", reason)
             return []
         content = list(self._writable_blocks(entry, writer))
         if not content:
-            writer.add_loss(entry, "message", "nothing in it has a place in Claude Code")
+            writer.add_loss(entry, "message", "Claude Code can represent none of its blocks")
             return []
         if message.role is Role.ASSISTANT:
             return self._new_response(entry, content, writer)
@@ -259,7 +259,7 @@ class ClaudeCodeRecords(RecordFormat, ABC):
         self, record: Wire, writer: RecordWriter, item: Message | KnownEntry, index: int
     ) -> Wire:
         state, options = writer.state, writer.options
-        # Not the session there: what is handed over again refers to the same records.
+        # Derived from the session of metis, so that a second handoff refers to the same records.
         uuid = new_uuid(item.session_id, item.id, str(index))
         if not writer.foreign_id:
             writer.foreign_id = state.get("sessionId") or new_uuid(item.session_id)

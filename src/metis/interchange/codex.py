@@ -70,7 +70,7 @@ class _Unit:
 
 
 class _DraftCalls(CallIds):
-    """Gives calls the ids of a draft, which also knows whether a result has a call."""
+    """Gives calls the ids of a draft, and records whether a result has a call."""
 
     def __init__(self, draft: SessionDraft) -> None:
         super().__init__(draft.session_id)
@@ -93,10 +93,12 @@ class _DraftCalls(CallIds):
 class _Reader:
     """Reads one rollout."""
 
-    def __init__(self, form: Codex, source: Source, *, has_events_only: bool = False) -> None:
-        self._form = form
+    def __init__(
+        self, file_format: Codex, source: Source, *, has_events_only: bool = False
+    ) -> None:
+        self._file_format = file_format
         self._source = source
-        self._draft = SessionDraft(form, "")
+        self._draft = SessionDraft(file_format, "")
         self._calls = _DraftCalls(self._draft)
         self._units: deque[_Unit] = deque()
         self._run: _Unit | None = None
@@ -106,7 +108,7 @@ class _Reader:
         self._total: Any = None
         self._last_text: str | None = None
         self._prompt: _Unit | None = None
-        # A fork copies turns with their ids, so this tells a response from its copy.
+        # A fork copies turns with their ids; the number of the run tells a response from its copy.
         self._turn, self._turn_runs = "", 0
         self._has_events_only = has_events_only
         self._has_responses = self._has_event_texts = False
@@ -115,7 +117,7 @@ class _Reader:
         self._last_id: str | None = None
 
     def read(self) -> ForeignSession:
-        records = self._form.records(self._source)
+        records = self._file_format.records(self._source)
         first: list[ForeignRecord] = []
         for record in records:
             first.append(record)
@@ -130,8 +132,8 @@ class _Reader:
             self._last_run.is_open = False
         self._emit()
         if self._has_event_texts and not self._has_responses and not self._has_events_only:
-            # Nothing but the events for the screen tells what the model said.
-            return _Reader(self._form, self._source, has_events_only=True).read()
+            # Only the events for the screen contain the responses of the model.
+            return _Reader(self._file_format, self._source, has_events_only=True).read()
         return self._draft.session()
 
     def _start(self, fields: Wire) -> None:
@@ -139,7 +141,7 @@ class _Reader:
         foreign_id = maybe_text(payload.get("id")) or maybe_text(payload.get("session_id"))
         identity = self._source.identity or self._source.content_digest()
         is_meta = fields.get("type") in ("session_meta", None)
-        self._draft = SessionDraft(self._form, (foreign_id if is_meta else None) or identity)
+        self._draft = SessionDraft(self._file_format, (foreign_id if is_meta else None) or identity)
         self._calls = _DraftCalls(self._draft)
         if is_meta and (parent := parent_thread(payload)):
             self._draft.time(time_of(fields))
@@ -240,7 +242,7 @@ class _Reader:
             draft.title = maybe_text(payload.get("thread_name")) or draft.title
 
     def _count(self, info: Wire) -> None:
-        """Give the newest response its usage; an event that repeats the total counts nothing."""
+        """Add a token count to the newest response; an event that repeats the total is ignored."""
         counts, total = maybe_object(info.get("last_token_usage")), info.get("total_token_usage")
         if not counts or self._last_run is None or (total is not None and total == self._total):
             return
@@ -267,11 +269,11 @@ class _Reader:
             self._draft.time(time_of(first.fields))
             entry = self._entry(unit)
             if entry is None and unit.kind == "meta":
-                self._draft.keep(first)
+                self._draft.add_record(first)
             elif entry is None:
-                self._draft.keep_unknown(first)
-            elif self._draft.add_unit([entry], unit.records, self._form.store_unit):
-                self._note_place(entry)
+                self._draft.add_unknown_record(first)
+            elif self._draft.add_unit([entry], unit.records, self._file_format.store_unit):
+                self._note_turn(entry)
 
     def _entry(self, unit: _Unit) -> KnownEntry | Message | None:
         """Return the entry of a unit; None if it is stored as it is."""
@@ -287,7 +289,7 @@ class _Reader:
         }
         return read[unit.kind](unit.records[0]) if unit.kind in read else None
 
-    def _note_place(self, entry: KnownEntry | Message) -> None:
+    def _note_turn(self, entry: KnownEntry | Message) -> None:
         """Note where turns begin, for records that go back some turns."""
         if isinstance(entry, RewindEntry):
             self._last_id = entry.to_id
@@ -358,10 +360,10 @@ class _Reader:
         content = item.get("content")
         foreign: Wire = {} if "payload" in record.fields else {"bare": True}
         blocks: Sequence[ContentBlock]
-        form: Wire = {}
+        original_form: Wire = {}
         if isinstance(content, list):
             blocks, originals = decode_parts(maybe_list(content), self._provider)
-            form = {"parts": True, "blocks": originals}
+            original_form = {"parts": True, "blocks": originals}
         else:
             blocks = (TextBlock(content if isinstance(content, str) else ""),)
             foreign["text"] = True
@@ -370,7 +372,7 @@ class _Reader:
             blocks,
             created_at=time_of(record.fields),
             foreign=foreign,
-            **form_metadata(PROTOCOL, form),
+            **form_metadata(PROTOCOL, original_form),
         )
 
     def _event_prompt(self, record: ForeignRecord) -> Message:
@@ -386,11 +388,11 @@ class _Reader:
         item = normal_item(item_of(record.fields) or {})
         self._calls.has_call = True
         self._calls.name = maybe_text(item.get("name")) or ""
-        # A search of the server's own tools names no call that a client runs.
+        # None for the output of a server-side tool search, which has no call that a client runs.
         decoded = decode_tool_output(item, self._calls, self._provider)
         if decoded is None:
             return None
-        result, form = decoded
+        result, original_form = decoded
         foreign: Wire = {} if "payload" in record.fields else {"bare": True}
         moment = time_of(record.fields)
         if not self._calls.has_call:
@@ -404,7 +406,7 @@ class _Reader:
             created_at=moment,
             foreign=foreign,
             parent_tool_use_id=result.tool_use_id,
-            **form_metadata(PROTOCOL, form),
+            **form_metadata(PROTOCOL, original_form),
             outcome=Outcome(status=OutcomeStatus.SUCCESS, tool_name=name),
         )
 

@@ -1,4 +1,4 @@
-"""What the records of a Codex rollout say: which kinds there are, their texts, times and counts."""
+"""The records of a Codex rollout: their kinds, texts, times and token counts."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -42,8 +42,8 @@ ITEM_TYPES = frozenset(
         "compaction_summary",
     ]
 )
-# Keys that records of other programs have, and those of Codex without an envelope do not.
-_KEYS_OF_OTHERS = {"parentId", "parentUuid", "uuid", "sessionId", "sessionID", "part"}
+# Keys of other programs' records that Codex records without an envelope do not have.
+_FOREIGN_KEYS = {"parentId", "parentUuid", "uuid", "sessionId", "sessionID", "part"}
 SIMPLE_CALLS = {"tool_call": "function_call", "tool_result": "function_call_output"}
 # Items that Codex stores for itself.
 NOTE_ITEMS = frozenset({"ghost_snapshot", "compaction_trigger"})
@@ -69,10 +69,10 @@ def is_record(record: Wire) -> bool:
     is_bare_item = kind in ITEM_TYPES and kind != "message" and "message" not in record
     is_bare_message = kind in (None, "message") and isinstance(record.get("role"), str)
     has_content = isinstance(record.get("content"), str | list)
-    plain_keys = _KEYS_OF_OTHERS & record.keys()
+    foreign_keys = _FOREIGN_KEYS & record.keys()
     return (
         (has_time or is_bare_item)
-        and not plain_keys
+        and not foreign_keys
         and (is_bare_item or (is_bare_message and has_content))
     )
 
@@ -87,7 +87,7 @@ def parent_thread(meta: Wire) -> str | None:
 
 
 def event_text(payload: Wire) -> tuple[str, str] | None:
-    """Return who says what in an event for the screen; None if it is not a message."""
+    """Return the kind and the text of an event for the screen; None if it is not a message."""
     item = maybe_object(payload.get("item"))
     match payload.get("type"), item.get("type"):
         case "agent_message", _:
@@ -102,7 +102,7 @@ def event_text(payload: Wire) -> tuple[str, str] | None:
             kind, text = "agent", maybe_text(item.get("text"))
         case "item_completed", "Reasoning":
             texts = maybe_list(item.get("summary_text")) + maybe_list(item.get("raw_content"))
-            kind, text = "reasoning", "\n".join(str(one) for one in texts)
+            kind, text = "reasoning", "\n".join(map(str, texts))
         case _:
             return None
     return (kind, text) if text else None
@@ -118,7 +118,7 @@ def item_text(item: Wire) -> str:
 
 
 def summary_texts(payload: Wire) -> Iterator[str]:
-    """Yield the texts of the history that a summary leaves."""
+    """Yield the texts of the history that replaces the summarised messages."""
     for item in maybe_list(payload.get("replacement_history")):
         for part in maybe_list(maybe_object(item).get("content")):
             text = maybe_text(maybe_object(part).get("text"))

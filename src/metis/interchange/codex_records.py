@@ -118,7 +118,7 @@ class CodexRecords(RecordFormat, ABC):
             return []
         message = entry.message
         if message.role is Role.SYSTEM:
-            writer.add_loss(entry, "system", "Codex has a system prompt of its own")
+            writer.add_loss(entry, "system", "Codex uses its own system prompt")
             return []
         if message.role is Role.TOOL:
             items = [self._new_result(entry, writer)]
@@ -128,7 +128,7 @@ class CodexRecords(RecordFormat, ABC):
             items = list(self._new_input(entry, writer))
         records = [_record("response_item", moment, item) for item in items if item]
         if not records:
-            writer.add_loss(entry, "message", "nothing in it has a place in Codex")
+            writer.add_loss(entry, "message", "Codex can represent none of its blocks")
             return []
         return [*records, *_events(message, moment, writer)]
 
@@ -158,7 +158,7 @@ class CodexRecords(RecordFormat, ABC):
                         )
                     yield {"type": "message", "role": "assistant", "content": [part]}
                 case TextBlock():
-                    pass  # OpenAI refuses an empty text, and it says nothing
+                    pass  # OpenAI refuses an empty text
                 case ToolUseBlock():
                     yield self._new_call(entry, block, path, writer)
                 case ThinkingBlock() | RedactedThinkingBlock():
@@ -263,7 +263,7 @@ def normal_item(item: Wire) -> Wire:
         text = maybe_text(output.get("output")) or maybe_text(output.get("content"))
         return {**item, "output": _write(output).decode() if text is None else text}
     if kind == "message" and item.get("role") == "assistant":
-        # An empty part of another kind would make the whole item one that nobody else can read.
+        # An empty part of an unknown type would make the whole item opaque.
         parts = [part for part in maybe_list(item.get("content")) if not _is_empty_part(part)]
         item = {**item, "content": parts} if isinstance(item.get("content"), list) else item
     if kind is None and "role" in item:
@@ -279,17 +279,17 @@ def _is_empty_part(part: Any) -> bool:
 
 
 def _items(message: Message, writer: RecordWriter) -> Iterator[Any]:
-    form = original_form_of(message, PROTOCOL)
+    original_form = original_form_of(message, PROTOCOL)
     calls: CallIndex = writer.state.setdefault("calls", CallIndex())
     calls.add({"ids": writer.wire_ids})
-    calls.add(form)
+    calls.add(original_form)
     if message.role is Role.ASSISTANT:
-        yield from encode_items(message.content, form, calls)
+        yield from encode_items(message.content, original_form, calls)
     elif message.role is Role.TOOL and isinstance(message.content[0], ToolResultBlock):
-        yield calls.encode_result(message.content[0], form)
+        yield calls.encode_result(message.content[0], original_form)
     else:
         role = "developer" if message.role is Role.DEVELOPER else "user"
-        originals: Mapping[str, Any] = maybe_object(form.get("blocks"))
+        originals: Mapping[str, Any] = maybe_object(original_form.get("blocks"))
         content: Any = encode_parts(message.content, originals)
         first = message.content[0]
         if maybe_object((message.metadata.external or {}).get("codex")).get("text") and isinstance(
@@ -319,8 +319,10 @@ def _reasoning(message: Message, block: ThinkingBlock | RedactedThinkingBlock) -
     sealed = block.signature if isinstance(block, ThinkingBlock) else block.data
     if block.issuer != "openai" or not sealed:
         return None
-    form = original_form_of(message, PROTOCOL)
-    for item in encode_items([block], {"thoughts": form.get("thoughts") or {}}, CallIndex()):
+    original_form = original_form_of(message, PROTOCOL)
+    for item in encode_items(
+        [block], {"thoughts": original_form.get("thoughts") or {}}, CallIndex()
+    ):
         return _plain(item)
     return None
 

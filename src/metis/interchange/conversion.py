@@ -1,4 +1,4 @@
-"""Conversion context: what is known while one document is read or written."""
+"""Conversion context: the state of one document while it is read or written."""
 
 import re
 from collections import Counter, deque
@@ -82,7 +82,7 @@ class ConversionContext:
 
     def open_tool_call(self, foreign_id: str | None, name: str) -> str:
         """Return our id for a tool call that waits for its result from now on."""
-        # gpt2099 stores calls of some providers without an id; NUL cannot be an id of anybody.
+        # gpt2099 stores calls of some providers without an id; no provider's id contains NUL.
         key = "\0" if foreign_id is None else foreign_id
         # Ids may repeat in a document, so the number of earlier uses is part of ours.
         tool_use_id = canonical_tool_id(self.request_context.session_id, key, self._uses[key])
@@ -99,13 +99,13 @@ class ConversionContext:
         Without an id it is the oldest open one of that tool; None if there is none.
         """
         if foreign_id is None:
-            waiting = self._open_by_name.get(name, deque[str]())
-            take = waiting.popleft
+            open_calls = self._open_by_name.get(name, deque[str]())
+            next_call = open_calls.popleft
         else:
-            waiting = self._open_by_id.get(foreign_id, deque[str]())
-            take = waiting.pop
-        while waiting:
-            tool_use_id = take()
+            open_calls = self._open_by_id.get(foreign_id, deque[str]())
+            next_call = open_calls.pop
+        while open_calls:
+            tool_use_id = next_call()
             if tool_use_id not in self._matched:
                 self._matched.add(tool_use_id)
                 return tool_use_id

@@ -42,11 +42,11 @@ class DocumentSession(SessionFormat):
         draft = SessionDraft(self, source.identity or RequestContext().session_id)
         handler = self._handler(source) or self.handlers[0]
         data = source.read()
-        whole, _, last = data.rstrip().rpartition(b"\n")
-        is_torn = not data.endswith(b"\n") and whole and not data.lstrip().startswith(b"[")
+        complete, _, last = data.rstrip().rpartition(b"\n")
+        is_torn = not data.endswith(b"\n") and complete and not data.lstrip().startswith(b"[")
         if is_torn and parse_record(0, last).value is None:
-            data = whole
-            number = whole.count(b"\n") + 2
+            data = complete
+            number = complete.count(b"\n") + 2
             draft.add_loss("line", "incomplete; the program may still be writing it", at=number)
         loaded = handler.load(data, RequestContext(session_id=draft.session_id))
         for entry in loaded.entries[:1]:

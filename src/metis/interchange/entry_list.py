@@ -19,7 +19,7 @@ _MEMORY_BYTES = 16 * 1024 * 1024
 class EntryList(Sequence[KnownEntry]):
     """Entries as JSON, decoded when they are used; those of a long session are in a file.
 
-    As objects, with what its records differ in, a session takes five times the size of its file.
+    As Python objects, a session would take five times the size of its file.
     """
 
     def __init__(self, entries: Iterable[KnownEntry] = ()) -> None:
@@ -67,11 +67,11 @@ class EntryList(Sequence[KnownEntry]):
     @overload
     def __getitem__(self, index: slice) -> "EntryList": ...
     def __getitem__(self, index: int | slice) -> "KnownEntry | EntryList":
-        places = range(len(self))[index]
-        if isinstance(places, int):
-            return decode_trusted_entry(self._encoded(places))
+        positions = range(len(self))[index]
+        if isinstance(positions, int):
+            return decode_trusted_entry(self._encoded(positions))
         part = EntryList()
-        part.extend(map(self._encoded, places))
+        part.extend(map(self._encoded, positions))
         return part
 
     def __iter__(self) -> Iterator[KnownEntry]:
@@ -81,6 +81,6 @@ class EntryList(Sequence[KnownEntry]):
         if not isinstance(other, EntryList) or len(self) != len(other):
             return False
         pairs = zip(self._all_encoded(), other._all_encoded(), strict=True)
-        return all(one == two for one, two in pairs)
+        return all(first == second for first, second in pairs)
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - it grows
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - the list is mutable

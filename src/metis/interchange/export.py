@@ -26,7 +26,7 @@ _MAX_LOCATION = 60
 
 
 class Conversation(Struct, frozen=True):
-    """A conversation to export: the session, and the messages on the way to its newest one."""
+    """A conversation to export: the session, and the messages on the path to its newest one."""
 
     session: SessionRecord
     messages: Sequence[Message]
@@ -48,8 +48,8 @@ Writer = Callable[[Conversation], ExportedFile]
 class ExportLosses:
     """Collects what a format cannot hold."""
 
-    def __init__(self, form: str) -> None:
-        self._form = form
+    def __init__(self, format_name: str) -> None:
+        self._format_name = format_name
         self.losses: list[Loss] = []
 
     def add(
@@ -63,7 +63,7 @@ class ExportLosses:
         """Record one block that is not written as it is; `index` is its position in the message."""
         path = f"$.content[{index}]"
         self.losses.append(
-            make_loss(message, self._form, str(block.type), path, reason, change=change)
+            make_loss(message, self._format_name, str(block.type), path, reason, change=change)
         )
 
 
@@ -90,7 +90,7 @@ def describe_block(block: ContentBlock) -> str:
                 f"[{block.kind or 'opaque part'} of {block.issuer}, {len(bytes(block.raw))} bytes]"
             )
         case UnknownBlock():
-            return f"[unknown block {block.type!r}, kept as it is]"
+            return f"[unknown block {block.type!r}, stored unchanged]"
         case _:
             return f"[{block.type}]"
 

@@ -1,4 +1,4 @@
-"""Values of other programs in our types: roles, content, media, times, usage, model names."""
+"""Values of other programs as canonical types: roles, content, media, times, usage, models."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -49,7 +49,7 @@ class Call(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """The result of a call, which stands in a message of its own here."""
+    """The result of a call, which becomes a separate message in the canonical form."""
 
     foreign_id: str | None
     name: str
@@ -61,7 +61,7 @@ Part = ContentBlock | Call | Result
 
 
 def role_of(name: object, default: Role | None = None) -> Role | None:
-    """Return the role that a program calls by a name."""
+    """Return the role of a foreign role name; the default if the name is unknown."""
     return _ROLES.get(name, default) if isinstance(name, str) else default
 
 
@@ -78,9 +78,9 @@ def text_parts(value: object, issuer: str) -> list[ContentBlock]:
 
 
 def content_block(value: object, issuer: str) -> ContentBlock | None:
-    """Return a part of a message as a block: in the terms that most programs share.
+    """Return a part of a message as a block, by the keys that most programs share.
 
-    A part of an unknown kind is stored as it is; only the program that wrote it understands it.
+    A part of an unknown type becomes an opaque block, which only its program understands.
     """
     if isinstance(value, str):
         return TextBlock(value) if value else None
@@ -92,17 +92,19 @@ def content_block(value: object, issuer: str) -> ContentBlock | None:
     ):
         return TextBlock(cast("str", text or part.get("refusal") or part.get("content")))
     if kind in ("thinking", "reasoning", "think") or (kind is None and "thinking" in part):
-        words = part.get("thinking") or text or part.get("think") or part.get("content")
-        if isinstance(words, str):
+        thinking = part.get("thinking") or text or part.get("think") or part.get("content")
+        if isinstance(thinking, str):
             signature = maybe_text(part.get("signature"))
-            return ThinkingBlock(words, signature=signature, issuer=issuer if signature else None)
+            return ThinkingBlock(
+                thinking, signature=signature, issuer=issuer if signature else None
+            )
     if kind == "redacted_thinking" and isinstance(part.get("data"), str):
         return RedactedThinkingBlock(part["data"], issuer=issuer)
     return media_block(part) or opaque(part, issuer)
 
 
 def media_block(part: Wire) -> ContentBlock | None:
-    """Return an image or document of a part; None if it is none."""
+    """Return the image or document of a part; None if the part has neither."""
     source = maybe_object(part.get("source"))
     media_type = maybe_text(source.get("media_type")) or maybe_text(part.get("mediaType")) or ""
     if source.get("type") == "base64" and isinstance(source.get("data"), str):
@@ -181,7 +183,7 @@ def time_of(value: object) -> datetime | None:
         return parse_time(value.replace("Z", "+00:00"))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    seconds = value / 1000 if value > 1e11 else value  # noqa: PLR2004 - in the year 5138 it is wrong
+    seconds = value / 1000 if value > 1e11 else value  # noqa: PLR2004 - 1e11 s is the year 5138, 1e11 ms is 1973
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -189,13 +191,13 @@ def time_of(value: object) -> datetime | None:
 
 
 def usage_of(counts: Mapping[str, Any], names: Mapping[str, str]) -> Usage | None:
-    """Return a usage; `names` are the names of the program by ours.
+    """Return the usage of token counts; `names` maps our buckets to the program's keys.
 
-    The input of most programs includes what was read from a cache.
+    The input count of most programs includes the tokens that were read from a cache.
     """
-    listed = {ours: maybe_count(counts.get(name)) or 0 for ours, name in names.items()}
-    prompt, cached = listed.get("input", 0), listed.get("cached", 0)
-    output = listed.get("output", 0)
+    buckets = {bucket: maybe_count(counts.get(name)) or 0 for bucket, name in names.items()}
+    prompt, cached = buckets.get("input", 0), buckets.get("cached", 0)
+    output = buckets.get("output", 0)
     if not prompt and not output:
         return None
     return new_usage(
@@ -203,11 +205,11 @@ def usage_of(counts: Mapping[str, Any], names: Mapping[str, str]) -> Usage | Non
         input_tokens=max(0, prompt - cached),
         cached_input_tokens=min(cached, prompt),
         output_tokens=output,
-        reasoning_output_tokens=min(listed.get("reasoning", 0), output),
+        reasoning_output_tokens=min(buckets.get("reasoning", 0), output),
     )
 
 
-_OWNERS = {
+_PROVIDERS_BY_PREFIX = {
     "claude": "anthropic",
     "gpt": "openai",
     "o1": "openai",
@@ -223,17 +225,17 @@ _OWNERS = {
 
 
 def provider_model(name: object, provider: str | None = None) -> str | None:
-    """Return `provider:name` for a model name; the provider is guessed from the name if need be."""
+    """Return `provider:name` for a model name; without a provider it is guessed."""
     if not isinstance(name, str) or not name:
         return None
-    for prefix, owner in _OWNERS.items():
+    for prefix, prefix_provider in _PROVIDERS_BY_PREFIX.items():
         if provider is None and name.startswith(prefix):
-            provider = owner
+            provider = prefix_provider
     return f"{provider or 'unknown'}:{name}"
 
 
 def list_digest(values: Sequence[object]) -> str:
-    """Return an id for a list without one: that of its first message, which stays when it grows."""
+    """Return an id for a list without one: a digest of its first message, which never changes."""
     first = msgspec.json.encode(list(values[:1]), order="sorted")
     return sha256(first).hexdigest()[:32]
 

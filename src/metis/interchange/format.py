@@ -1,8 +1,8 @@
 """Format: the base of every foreign document format, which reads and writes with complete losses.
 
 Both directions check themselves. What is read is written again, and every difference is stored as
-a residue for the way back and, unless it is equivalent, reported. What is written is read again,
-and every difference is reported. So no loss can be forgotten.
+a residue, to write the record back, and, unless it is equivalent, reported. What is written is
+read again, and every difference is reported. So no loss can be forgotten.
 """
 
 import json
@@ -53,7 +53,7 @@ from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 
 class LoadedDocument(NamedTuple):
-    """The entries of a document in order, and what has no place in the canonical form."""
+    """The entries of a document in order, and what the canonical form cannot represent."""
 
     entries: tuple[KnownEntry, ...]
     losses: list[Loss]
@@ -130,7 +130,7 @@ class Format(ABC):
             if isinstance(item, UnknownEntry):
                 reason = "an entry of a kind that this version does not know"
                 writer.add_loss(item, item.type, "$", reason, Change.DROPPED)
-        # A second context reads the output back: it must not know what only the writer knows.
+        # A second context reads the output back: it must not use the state of the writer.
         reader = ConversionContext(self.name, self.system, context)
         comparison = Comparison(self.name, self.system)
         known_entries = self.prepare(known_entries, writer)
@@ -153,7 +153,7 @@ class Format(ABC):
     def _load_record(self, record: Record, conversion: ConversionContext) -> list[KnownEntry]:
         before = len(conversion.losses)
         try:
-            # Compared as a store gives it back, or the way back would break after storing.
+            # Encoded and decoded once, so that the residue also matches entries that were stored.
             entries = [as_stored(entry) for entry in self.decode(record.value, conversion)]
         except DecodeError as error:
             path = record.path + error.path.removeprefix("$")
@@ -184,7 +184,7 @@ class Format(ABC):
         if difference.actual is UNSET:
             reason, change = "it is not in the document; a default was added", Change.SYNTHESISED
         else:
-            reason = f"no place in the canonical form; kept for the way back to {self.system}"
+            reason = f"not in the canonical form; stored to write it back to {self.system}"
             change = Change.ALTERED
         return make_loss(entry, self.name, block_type, path, reason, change=change)
 
@@ -294,7 +294,7 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
 
 
 def _is_below(path: str, reported: Sequence[str]) -> bool:
-    # A decoder reported the parent with a better reason already.
+    # A decoder has already reported the parent, with a more specific reason.
     return any(path == top or path.startswith((f"{top}.", f"{top}[")) for top in reported)
 
 

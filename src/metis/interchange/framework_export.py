@@ -59,7 +59,7 @@ def _pydantic_request(message: Message, names: Wire, losses: ExportLosses) -> li
             content.append({"url": image, "kind": "image-url"})
         else:
             losses.add(message, index, block, "pydantic-ai has no part for it", Change.DROPPED)
-    is_text = all(isinstance(one, str) for one in content)
+    is_text = all(isinstance(item, str) for item in content)
     kind = "system-prompt" if message.role in _INSTRUCTIONS else "user-prompt"
     value: Any = "\n".join(content) if is_text else content
     return [{"content": value, "timestamp": moment, "part_kind": kind}] if content else []
@@ -190,7 +190,7 @@ def _atif_step(message: Message, number: int, losses: ExportLosses) -> Wire:
                 call: Wire = {"tool_call_id": block.id, "function_name": block.name}
                 calls.append({**call, "arguments": dict(block.input)})
             case _:
-                losses.add(message, index, block, "ATIF has no place for it", Change.DROPPED)
+                losses.add(message, index, block, "ATIF has no field for it", Change.DROPPED)
     source = {Role.ASSISTANT: "agent", Role.USER: "user"}.get(message.role, "system")
     step: Wire = {"step_id": number, "timestamp": js_time(message.created_at), "source": source}
     step["message"] = "\n".join(texts)

@@ -49,7 +49,7 @@ class _ListFormat(MessageListFormat):
         """Return whether the first messages are of this format."""
         messages = self.listed(source.sample_document())[:3]
         if not messages:
-            # A large document: its first item is taken from the sample.
+            # The document is larger than the sample: only its first item is decoded.
             match = re.match(rb"\s*\[\s*(\{)", source.sample())
             decoded = _first_item(source.sample()[match.start(1) :]) if match else None
             messages = [] if decoded is None else [decoded]
@@ -192,8 +192,8 @@ class LangChain(_ListFormat):
             for call in objects(data.get("invalid_tool_calls")):
                 name = maybe_text(call.get("name")) or "tool"
                 parts.append(Call(maybe_text(call.get("id")), name, call.get("args")))
-            about = maybe_object(data.get("response_metadata"))
-            model = about.get("model_name") or about.get("model")
+            metadata = maybe_object(data.get("response_metadata"))
+            model = metadata.get("model_name") or metadata.get("model")
             names = {"input": "input_tokens", "output": "output_tokens"}
             yield ForeignMessage(
                 role=role,
@@ -244,7 +244,9 @@ class Vercel(_ListFormat):
             metadata = maybe_object(message.get("metadata"))
             yield ForeignMessage(
                 role=role_of(message.get("role"), Role.USER) or Role.USER,
-                parts=[one for part in objects(message.get("parts")) for one in _vercel_part(part)],
+                parts=[
+                    item for part in objects(message.get("parts")) for item in _vercel_part(part)
+                ],
                 at=at,
                 key=maybe_text(message.get("id")) or str(at),
                 time=time_of(metadata.get("createdAt") or message.get("createdAt")),
@@ -316,7 +318,7 @@ class Atif(MessageListFormat):
 def _trajectories(document: object) -> list[Wire]:
     top = maybe_object(document)
     values = [top] if "steps" in top else [maybe_object(value) for value in top.values()]
-    return [one for one in values if str(one.get("schema_version", "")).startswith("ATIF")]
+    return [value for value in values if str(value.get("schema_version", "")).startswith("ATIF")]
 
 
 _ATIF_USAGE = {"input": "prompt_tokens", "output": "completion_tokens", "cached": "cached_tokens"}
@@ -371,7 +373,7 @@ def _responses_item(item: Wire) -> tuple[Role, list[Part]]:
         return Role.USER, [Result(call_id, "", text_parts(item.get("output"), "openai"))]
     if kind != "reasoning":
         return Role.ASSISTANT, [opaque(item, "openai")]
-    texts = [maybe_text(one.get("text")) or "" for one in objects(item.get("summary"))]
+    texts = [maybe_text(part.get("text")) or "" for part in objects(item.get("summary"))]
     seal = maybe_text(item.get("encrypted_content"))
     block = ThinkingBlock(
         "\n".join(texts),

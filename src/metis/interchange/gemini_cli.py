@@ -64,8 +64,8 @@ class GeminiCli(RecordFormat):
 
     def fits(self, source: Source) -> bool:
         """Return whether it begins with the metadata of a session, or is a saved chat."""
-        whole = source.sample_document()
-        chat: Any = maybe_object(whole).get("history", whole)
+        sample = source.sample_document()
+        chat: Any = maybe_object(sample).get("history", sample)
         if isinstance(chat, list) and is_saved_chat(chat):
             return True
         first = next(iter(source.sample_records(1)), None)
@@ -93,9 +93,9 @@ class GeminiCli(RecordFormat):
 
     def records(self, source: Source) -> Iterator[ForeignRecord]:
         """Yield the lines of a file; those of a document are its messages."""
-        whole = parse_record(0, source.read()).value if is_one_document(source) else None
-        document: Wire = _BARE_CHAT | {"history": whole} if isinstance(whole, list) else {}
-        document = document or maybe_object(whole)
+        value = parse_record(0, source.read()).value if is_one_document(source) else None
+        document: Wire = _BARE_CHAT | {"history": value} if isinstance(value, list) else {}
+        document = document or maybe_object(value)
         name = "messages" if "messages" in document else "history"
         if name not in document:
             yield from source.records()
@@ -129,7 +129,7 @@ class GeminiCli(RecordFormat):
             messages = maybe_object(fields.get("$set")).get("messages")
             target = maybe_text(fields.get("$rewindTo"))
             if target is not None:
-                # The target goes as well; without it gemini-cli removes all messages.
+                # gemini-cli removes the target as well, and all messages if there is no target.
                 end = current.index_of(target)
                 self._replace(end or 0, (), unit, current, draft)
             elif isinstance(messages, list):
@@ -139,13 +139,13 @@ class GeminiCli(RecordFormat):
             elif is_message(fields):
                 self._read_message(unit, current, draft)
             elif kind in _NOTES or {"sessionId", "$set", "history"} & fields.keys():
-                for one in unit:
-                    draft.keep(one)
+                for part in unit:
+                    draft.add_record(part)
                 if kind in _NOTES:
                     current.add(record, ())
             else:
-                for one in unit:
-                    draft.keep_unknown(one)
+                for part in unit:
+                    draft.add_unknown_record(part)
         yield (draft or SessionDraft(self, source.identity)).session()
 
     def _start(self, source: Source, fields: Wire) -> SessionDraft:
@@ -169,8 +169,10 @@ class GeminiCli(RecordFormat):
             # The response grows while its calls run; records of other kinds come between.
             self._replace(index, (record,), unit, current, draft)
         else:
-            for one in unit:
-                draft.keep(one, reason="a change of a message that others follow; not applied")
+            for part in unit:
+                draft.add_record(
+                    part, reason="a change of a message that others follow; not applied"
+                )
 
     def _replace(
         self,
@@ -247,7 +249,7 @@ class GeminiCli(RecordFormat):
             foreign=foreign,
             model=model,
             provider=PROVIDER if model else None,
-            # Once for a response, however often its record is written.
+            # gemini-cli writes the record of a response several times; its usage counts once.
             usage=draft.usage_once(
                 maybe_text(fields.get("id")),
                 priced(read_usage(maybe_object(fields.get("tokens"))), model, moment),
@@ -274,7 +276,7 @@ class GeminiCli(RecordFormat):
         is_model = first.message.role is Role.ASSISTANT
         blocks = first.message.content[int(data.get("thoughts") or 0) :]
         if not is_model:
-            blocks = tuple(block for one in messages for block in one.message.content)
+            blocks = tuple(block for entry in messages for block in entry.message.content)
         parts = _encoded(blocks, messages, writer)
         content: Any = parts
         if data.get("text"):
@@ -292,7 +294,7 @@ class GeminiCli(RecordFormat):
         return [{"sessionId": writer.foreign_id, "projectHash": project, **times, "kind": "main"}]
 
     def new_records(self, entry: KnownEntry, writer: RecordWriter) -> list[Wire]:
-        """Return the record of an entry; results of parallel calls share one, as Gemini asks."""
+        """Return the record of an entry; Gemini requires one record for parallel results."""
         head: Wire = {"id": new_uuid(entry.session_id, entry.id)}
         head["timestamp"] = js_time(entry.created_at)
         if isinstance(entry, CompactionEntry):
@@ -303,12 +305,12 @@ class GeminiCli(RecordFormat):
             return []
         message = entry.message
         if message.role is Role.SYSTEM:
-            writer.add_loss(entry, "system", "gemini-cli has a system prompt of its own")
+            writer.add_loss(entry, "system", "gemini-cli uses its own system prompt")
             return []
         blocks = tuple(_writable(entry, writer))
         parts = _encoded(blocks, [entry], writer)
         if not parts:
-            writer.add_loss(entry, "message", "nothing in it has a place in gemini-cli")
+            writer.add_loss(entry, "message", "gemini-cli can represent none of its blocks")
             return []
         if message.role is Role.DEVELOPER:
             reason = "written as a user message"

@@ -1,4 +1,4 @@
-"""The records of a gemini-cli session: which messages they leave in it, and their small parts."""
+"""The records of a gemini-cli session: the messages that are current, and helpers to read them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -21,7 +21,7 @@ _MAX_CHECKED = 20
 
 
 class CurrentMessages:
-    """The messages of the session at a place in the file, as gemini-cli would load them.
+    """The messages of the session at a position in the file, as gemini-cli would load them.
 
     A record can cut the list, replace it, or replace its last message. Every search starts at the
     end or in a dict, so that a file of many such records takes no longer than another.

@@ -1,7 +1,7 @@
-"""Links: which session a file that was written for another program came from.
+"""Links: from a session file that was written for another program to the session in the store.
 
-What is done there later is joined to that session, whose messages are whole: the program got them
-with losses.
+What the program adds to its file later is added to that session. The session itself is complete;
+the file may have been written with losses.
 """
 
 import hashlib

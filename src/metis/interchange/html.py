@@ -40,7 +40,8 @@ _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
 _FENCE = re.compile(r"^(`{3,})([^\n`]*)$", re.MULTILINE)
 _INLINE_CODE = re.compile(r"`([^`\n]+)`")
-# A paragraph with more is written without its Markdown: each takes a search through the rest of it.
+# A paragraph with more of these is shown as plain text: the parser searches the remaining text for
+# the end of each.
 _SIGN = re.compile(r"[*_~`<&\\!\]]")
 _MAX_SIGNS = 1_000
 _MAX_BRACKETS = 200
@@ -166,7 +167,7 @@ def _can_embed(image: ImageBlock) -> bool:
 
 def markdown_html(text: str) -> str:
     """Return Markdown as HTML in which markup, remote content and unsafe links stay text."""
-    # No model writes that much; the parser needs ten seconds for a megabyte of short lines.
+    # The parser takes ten seconds for a megabyte of short lines; no real response is that long.
     is_long = len(text) > _MAX_LENGTH or text.count("\n") > _MAX_LINES
     if is_long or text.count("|") > _MAX_PIPES:
         return _text(text)
@@ -175,7 +176,7 @@ def markdown_html(text: str) -> str:
 
 @cache
 def _parser() -> MarkdownIt:
-    """Return a Markdown parser that escapes HTML; images become links, for nothing is remote."""
+    """Return a Markdown parser that escapes HTML; images become links, since nothing is loaded."""
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     # The page must not load or run anything, also when a model writes `javascript:` links.
     parser.disable("image").validateLink = _is_safe_link

@@ -1,7 +1,7 @@
-"""Formats that are read only: a list of messages in some program's own words.
+"""Formats that are read only, as a list of messages.
 
 Such a format turns its file into `ForeignMessage` values; this module turns those into a session:
-ids of calls, results in messages of their own, branches, and a loss for what has no place.
+ids of calls, a message for each result, branches, and a loss for what cannot be represented.
 """
 
 from abc import abstractmethod
@@ -79,7 +79,7 @@ class ForeignConversation(Struct, kw_only=True):
     unreported_types: frozenset[str] = frozenset()
     """The types of records that are stored without a report: they are not for the model."""
     losses: Sequence[tuple[str, str]] = ()
-    """What the file does not say at all: the kind of it, and a text."""
+    """Facts that the file never contains, such as token counts: the kind, and a text."""
 
 
 class MessageListFormat(SessionFormat):
@@ -120,9 +120,9 @@ class MessageListFormat(SessionFormat):
                 yield number, record.value
 
 
-def make_session(form: SessionFormat, conversation: ForeignConversation) -> ForeignSession:
+def make_session(file_format: SessionFormat, conversation: ForeignConversation) -> ForeignSession:
     """Return a conversation as a session."""
-    draft = SessionDraft(form, conversation.foreign_id)
+    draft = SessionDraft(file_format, conversation.foreign_id)
     draft.title, draft.cwd = conversation.title, conversation.cwd
     draft.version = conversation.version
     draft.time(conversation.time)
@@ -135,9 +135,9 @@ def make_session(form: SessionFormat, conversation: ForeignConversation) -> Fore
         elif isinstance(item, ForeignSummary):
             draft.add(_summary(item, draft))
         elif maybe_text(item.fields.get("type")) in conversation.unreported_types:
-            draft.keep(item)
+            draft.add_record(item)
         else:
-            draft.keep_unknown(item)
+            draft.add_unknown_record(item)
     for kind, reason in conversation.losses:
         draft.add_loss(kind, reason)
     session = draft.session()
@@ -152,7 +152,7 @@ def _summary(summary: ForeignSummary, draft: SessionDraft) -> CompactionEntry:
         id=draft.next_id(),
         session_id=draft.session_id,
         created_at=draft.time(summary.time),
-        external={draft.form.system: {"at": [summary.at], "key": summary.key}},
+        external={draft.file_format.system: {"at": [summary.at], "key": summary.key}},
         summary=summary.text,
         tokens_before=summary.tokens_before,
     )
@@ -264,7 +264,7 @@ class _SessionBuilder:
         count = len(self._draft.entries)
         self._draft.add(message)
         if len(self._draft.entries) == count:
-            return self._last  # it breaks a rule and is reported
+            return self._last  # it breaks a rule of the canonical form and is reported
         self._last = message.id
         return message.id
 
@@ -272,6 +272,3 @@ class _SessionBuilder:
 def _key(message: ForeignMessage, number: int) -> dict[str, str]:
     key = message.key or str(message.at)
     return {"key": f"{key}#{number}" if number else key}
-
-
-# Parts in the words of other programs

@@ -75,11 +75,11 @@ class OpenCode(RecordFormat):
             return
         document = maybe_object(parse_record(0, source.read()).value)
         if "messages" in document:
-            rest = {k: v for k, v in document.items() if k != "messages"}
+            head = {k: v for k, v in document.items() if k != "messages"}
             messages = maybe_list(document.get("messages"))
         else:
-            rest, messages = {"info": document}, list(_stored_messages(document, source.path))
-        yield from _numbered([rest, *messages])
+            head, messages = {"info": document}, list(_stored_messages(document, source.path))
+        yield from _numbered([head, *messages])
 
     def join(self, records: Iterable[bytes]) -> bytes:
         """Return the document that `opencode import` reads."""
@@ -138,7 +138,7 @@ class OpenCode(RecordFormat):
             draft.time(time_of(info))
             role = info.get("role")
             if role not in ("user", "assistant") or "parts" not in record.fields:
-                draft.keep(record, "info") if info else draft.keep_unknown(record)
+                draft.add_record(record, "info") if info else draft.add_unknown_record(record)
                 continue
             parts = [maybe_object(part) for part in maybe_list(record.fields.get("parts"))]
             steps = user_messages(parts, record.at, draft) if role == "user" else None
@@ -181,7 +181,7 @@ class OpenCode(RecordFormat):
             return []
         message = entry.message
         if message.role is Role.SYSTEM:
-            writer.add_loss(entry, "system", "opencode has a system prompt of its own")
+            writer.add_loss(entry, "system", "opencode uses its own system prompt")
             return []
         if message.role is Role.DEVELOPER:
             reason = "written as a user message"
@@ -192,7 +192,7 @@ class OpenCode(RecordFormat):
             return []
         parts = list(new_parts(entry, writer))
         if not parts:
-            writer.add_loss(entry, "message", "nothing in it has a place in opencode")
+            writer.add_loss(entry, "message", "opencode can represent none of its blocks")
             return []
         role = "assistant" if message.role is Role.ASSISTANT else "user"
         return [new_record(entry, role, parts, writer)]

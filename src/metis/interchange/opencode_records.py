@@ -30,7 +30,7 @@ from metis.wire.response import new_usage
 _SILENT_PARTS = frozenset(
     {"step-start", "step-finish", "snapshot", "patch", "agent", "subtask", "retry", "compaction"}
 )
-# Where each provider's sealed part is in the metadata of a thought, and who can read it.
+# The key of each provider's sealed part in the metadata of a reasoning part, and its issuer.
 _SEALS = (
     ("anthropic", "signature", "anthropic"),
     ("openai", "reasoningEncryptedContent", "openai"),
@@ -105,7 +105,7 @@ def _block(
             return _file(media_type, url, maybe_text(part.get("filename")))
         case _:
             if maybe_text(part.get("type")) not in _SILENT_PARTS:
-                reason = "a part without a place in the canonical form; kept for the way back"
+                reason = "not in the canonical form; stored to write it back"
                 draft.add_loss(str(part.get("type")), reason, at=at)
             return None
 
@@ -156,7 +156,7 @@ def _result(name: str, part: Wire, draft: SessionDraft) -> Message | None:
 
 
 def plain_parts(messages: Sequence[Message], writer: RecordWriter) -> list[Wire]:
-    """Return the parts that messages alone say; all else in a record is what it differs in."""
+    """Return the parts that follow from messages alone; everything else in a record is residue."""
     parts: list[Wire] = []
     by_call: dict[str, int] = {}
     for message in messages:
@@ -233,14 +233,14 @@ def new_parts(entry: MessageEntry, writer: RecordWriter) -> Iterator[Wire]:
 
 
 def report_result(entry: MessageEntry, writer: RecordWriter) -> None:
-    """Record what a result has and opencode has no field for."""
+    """Add a loss for parts of a result that opencode has no field for."""
     block = entry.message.content[0]
     if not isinstance(block, ToolResultBlock):
         return
     texts = [part for part in block.content if isinstance(part, TextBlock)]
     lost = [part for part in block.content if _encode(part) is None]
     if len(texts) > 1 or lost or (block.is_error and len(texts) < len(block.content)):
-        reason = "texts are joined, and other parts of the result have no place in opencode"
+        reason = "texts are joined; opencode has no field for other parts of the result"
         writer.add_loss(entry, "tool_result", reason, path="$.content[0]", change=Change.ALTERED)
 
 
@@ -317,7 +317,7 @@ def to_milliseconds(moment: datetime) -> int:
 def time_of(info: Wire) -> datetime | None:
     """Return when a message was written."""
     created = maybe_count(maybe_object(info.get("time")).get("created"))
-    # A time that a date cannot hold is none.
+    # A number that is out of range for a date is treated as no time.
     return None if created is None or created > 2**53 // 1000 else _date(created)
 
 

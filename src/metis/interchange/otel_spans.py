@@ -40,8 +40,8 @@ class OtelSpans(MessageListFormat):
     def fits(self, source: Source) -> bool:
         """Return whether a span has attributes with messages."""
         sample = source.sample()
-        marks = (b"gen_ai.input.messages", b"gen_ai.prompt.0", b"llm.input_messages.0")
-        return any(mark in sample for mark in marks) and b'"$defs"' not in sample[:200]
+        attribute_names = (b"gen_ai.input.messages", b"gen_ai.prompt.0", b"llm.input_messages.0")
+        return any(name in sample for name in attribute_names) and b'"$defs"' not in sample[:200]
 
     def conversations(self, source: Source) -> Iterator[ForeignConversation]:
         """Yield conversations: a span whose messages continue those of another belongs to it."""
@@ -54,9 +54,9 @@ class OtelSpans(MessageListFormat):
             if not messages:
                 continue
             digests = _prefix_digests(messages)
-            # The longest history that is there already; a file may have many spans, so that no
-            # span is compared with all others.
-            thread = next((by_prefix[one] for one in reversed(digests) if one in by_prefix), None)
+            # The thread with the longest common history. Found by digest: comparing each span with
+            # all others would take quadratic time.
+            thread = next((by_prefix[key] for key in reversed(digests) if key in by_prefix), None)
             if thread is None:
                 trace = span.get("traceId") or span.get("trace_id") or source.identity
                 name = str(attributes.get("gen_ai.conversation.id") or trace)
@@ -123,9 +123,9 @@ _OTEL_PROVIDERS = {
 _SPAN_LISTS = ("resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "spans", "data")
 
 
-def _spans(source: Source, form: MessageListFormat) -> list[Wire]:
+def _spans(source: Source, file_format: MessageListFormat) -> list[Wire]:
     records = [record.fields for record in source.records()]
-    values: deque[object] = deque(records if any(records) else [form.document(source)])
+    values: deque[object] = deque(records if any(records) else [file_format.document(source)])
     spans: list[Wire] = []
     while values:
         value = values.popleft()
@@ -152,11 +152,11 @@ def _seconds(span: Wire) -> float | None:
 
 
 def _attributes(span: Wire) -> Wire:
-    given = span.get("attributes")
-    if isinstance(given, dict):
-        return maybe_object(given)
+    raw = span.get("attributes")
+    if isinstance(raw, dict):
+        return maybe_object(raw)
     attributes: Wire = {}
-    for item in objects(given):
+    for item in objects(raw):
         value = maybe_object(item.get("value"))
         plain = next(iter(value.values()), None)
         attributes[str(item.get("key"))] = plain
@@ -177,7 +177,7 @@ def _span_input(attributes: Wire) -> list[Wire]:
 def _span_output(attributes: Wire) -> list[Wire]:
     listed = _json_list(attributes.get("gen_ai.output.messages"))
     return (
-        [{key: value for key, value in one.items() if key != "finish_reason"} for one in listed]
+        [{key: message[key] for key in message if key != "finish_reason"} for message in listed]
         or _numbered(attributes, "gen_ai.completion.", "")
         or _numbered(attributes, "llm.output_messages.", "message.")
     )

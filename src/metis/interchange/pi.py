@@ -43,7 +43,7 @@ _STOP_REASONS = {
 }
 _STOP_NAMES = {reason: name for name, reason in _STOP_REASONS.items()}
 _STATUS = {"error": MessageStatus.ERROR, "aborted": MessageStatus.CANCELLED}
-# How pi names the protocol of each provider; it asks for one in every response.
+# pi requires the name of a protocol in every response.
 _APIS = {"anthropic": "anthropic-messages", "gemini": "google-generative-ai"}
 _OPENAI_API = "openai-responses"
 
@@ -95,9 +95,9 @@ class Pi(RecordFormat):
             if entry is None:
                 kind = maybe_text(fields.get("type"))
                 if kind in _META_TYPES or (kind == "message" and record.value is not None):
-                    draft.keep(record)
+                    draft.add_record(record)
                 else:
-                    draft.keep_unknown(record)
+                    draft.add_unknown_record(record)
             else:
                 if isinstance(entry, Message):
                     if parent is not None and parent != previous:
@@ -198,20 +198,20 @@ class Pi(RecordFormat):
         head |= {"parentId": writer.state.get("id"), "timestamp": js_time(entry.created_at)}
         if isinstance(entry, CompactionEntry):
             fields = {"summary": entry.summary, "firstKeptEntryId": head["id"]}
-            counted = {"tokensBefore": entry.tokens_before or 0}
-            return [{"type": "compaction", **head, **fields, **counted}]
+            tokens_before = entry.tokens_before or 0
+            return [{"type": "compaction", **head, **fields, "tokensBefore": tokens_before}]
         if not isinstance(entry, MessageEntry):
             return []
         message = entry.message
         if message.role is Role.SYSTEM:
-            writer.add_loss(entry, "system", "pi has a system prompt of its own")
+            writer.add_loss(entry, "system", "pi uses its own system prompt")
             return []
         if message.role is Role.DEVELOPER:
             reason = "written as a user message"
             writer.add_loss(entry, "developer", reason, change=Change.ALTERED)
         wire = _message(entry, writer, report=True)
         if not wire["content"] and message.role is not Role.TOOL:
-            writer.add_loss(entry, "message", "nothing in it has a place in pi")
+            writer.add_loss(entry, "message", "pi can represent none of its blocks")
             return []
         wire["timestamp"] = int(message.created_at.timestamp() * 1000)
         if message.role is Role.ASSISTANT:
@@ -290,7 +290,7 @@ def _blocks(wire: Wire, at: int, draft: SessionDraft) -> list[ContentBlock]:
             case {"type": "image", "data": str(data), "mimeType": str(media_type)}:
                 blocks.append(ImageBlock(ImageSource("base64", data), media_type))
             case other:
-                reason = "a part of an unknown type; kept for the way back"
+                reason = "a part of an unknown type; stored to write it back"
                 draft.add_loss(str(other.get("type")), reason, at=at)
     return blocks
 

@@ -33,19 +33,19 @@ class Program(NamedTuple):
     resume: Sequence[str] = ()
     """The command that continues a session, with `{id}` and `{path}` for those of the session."""
     prepare: Callable[[Path, str], None] | None = None
-    """Writes what the program needs beside the session, from the directory and the folder."""
+    """Writes other files that the program needs, from the directory and the folder."""
     new_id: Callable[[], str] = lambda: str(uuid4())
     """Returns the id of a new session."""
 
     def resume_command(self, foreign_id: str, path: Path) -> list[str]:
         """Return the command that continues a session."""
-        shown = {"{id}": foreign_id, "{path}": shlex.quote(str(path))}
-        words = list(self.resume)
-        if words[:1] != ["sh"]:
-            shown["{path}"] = str(path)
-        for name, value in shown.items():
-            words = [word.replace(name, value) for word in words]
-        return words
+        arguments = list(self.resume)
+        # Only a shell command line needs the path quoted.
+        is_shell = arguments[:1] == ["sh"]
+        values = {"{id}": foreign_id, "{path}": shlex.quote(str(path)) if is_shell else str(path)}
+        for name, value in values.items():
+            arguments = [argument.replace(name, value) for argument in arguments]
+        return arguments
 
 
 def _directory(variable: str, *names: str, below: Sequence[str] = ()) -> Callable[..., Path]:
@@ -217,22 +217,23 @@ def program(name: str) -> Program:
     Raises:
         UnknownFormatError: sessions cannot be handed to it.
     """
-    for one in PROGRAMS:
-        if name in (one.name, one.format) and one.new_path is not None:
-            return one
-    names = [one.name for one in PROGRAMS if one.new_path is not None]
+    writable = [target for target in PROGRAMS if target.new_path is not None]
+    for target in writable:
+        if name in (target.name, target.format):
+            return target
+    names = [target.name for target in writable]
     raise UnknownFormatError(name, [*names, "metis"])
 
 
 def session_files(home: Path, environment: Environment) -> Iterator[tuple[Program, Path]]:
     """Yield the session files of every program; nothing is read of them."""
-    for one in PROGRAMS:
-        root = one.root(home, environment)
+    for owner in PROGRAMS:
+        root = owner.root(home, environment)
         if not root.is_dir():
             continue
-        for path in root.glob(one.pattern):
+        for path in root.glob(owner.pattern):
             if path.is_file() and not path.is_symlink():
-                yield one, path
+                yield owner, path
 
 
 def write_new_file(path: Path, data: bytes) -> None:

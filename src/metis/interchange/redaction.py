@@ -1,7 +1,7 @@
-"""Redaction: takes keys, mail addresses and home directories out of a file that is to be shared.
+"""Redaction: removes keys, mail addresses and home directories from a file that is to be shared.
 
-It works on the finished bytes, so that it holds for every format. What it recognises by form can
-miss a secret of a form that nobody knows; the report says what was replaced, and where.
+It works on the finished bytes, so that it applies to every format. It recognises secrets by
+pattern and can miss one of an unknown pattern; the report lists what was replaced, and where.
 """
 
 import re
@@ -21,7 +21,7 @@ _KEY_FORMS = (
     rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+",
     rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.{1,10000}?-----END [A-Z ]*PRIVATE KEY-----",
 )
-# A name that says that its value is a secret, in text, in JSON and in JSON within JSON.
+# A name whose value is a secret, in text, in JSON and in JSON within JSON.
 _NAMED_SECRET = (
     rb"(?i:(?<![a-z])(?:[a-z0-9]{0,30}[_-])?(?:api[_-]?key|secret|passwd|password|access[_-]?token|"
     rb"auth[_-]?token)(?:[_-][a-z0-9]{1,30})?)"
@@ -67,15 +67,15 @@ def redact(data: bytes, homes: Sequence[str] = ()) -> tuple[bytes, list[Redacted
     for kind, pattern, replacement in _RULES:
 
         def replaced(match: re.Match[bytes], kind: str = kind, new: bytes = replacement) -> bytes:
-            whole = match.group()
+            text = match.group()
             if "value" not in match.re.groupindex:
                 note(kind, match.start())
                 return new
             if match["value"] == new or match["value"].startswith(b"["):
-                return whole
+                return text
             note(kind, match.start())
             start = match.start("value") - match.start()
-            return whole[:start] + new + whole[start + len(match["value"]) :]
+            return text[:start] + new + text[start + len(match["value"]) :]
 
         data = pattern.sub(replaced, data)
     return data, [Redacted(kind, number, line) for kind, (number, line) in counts.items()]

@@ -75,9 +75,9 @@ def detect_format(source: Source) -> SessionFormat:
     Raises:
         UnknownFormatError: it looks like none of them.
     """
-    for form in _all_formats():
-        if form.fits(source):
-            return form
+    for candidate in _all_formats():
+        if candidate.fits(source):
+            return candidate
     raise UnknownFormatError(None, session_formats())
 
 

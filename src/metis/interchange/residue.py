@@ -1,10 +1,10 @@
-"""Residue: what a foreign record holds beyond what our entries alone would write.
+"""Residue: what a foreign record contains beyond what its entries alone would write.
 
 A record that was read is written again from its entries alone; the difference is stored beside the
-first entry. So the way back is exact by construction, and the same difference is the list of what
-has no place in the canonical form. A residue applies only to entries that have not changed since:
-it carries a digest of what they alone would write. Exports are checked in the same way: what is
-written is read back, and every difference is a loss.
+first entry. So writing it back is exact by construction, and the same difference is the list of
+what the canonical form cannot represent. A residue applies only to entries that have not changed
+since: it carries a digest of what they alone would write. Exports are checked in the same way: what
+is written is read back, and every difference is a loss.
 """
 
 import hashlib
@@ -73,15 +73,15 @@ def _collect(expected: Any, actual: Any, steps: Steps, collected: list[Differenc
     # Lists are not aligned: a guess which item moved where would be wrong sometimes.
     elif kind is list and len(cast("list[Any]", expected)) == len(cast("list[Any]", actual)):
         items, others = cast("list[Any]", expected), cast("list[Any]", actual)
-        for index, (one, two) in enumerate(zip(items, others, strict=True)):
-            _collect(one, two, (*steps, index), collected)
+        for index, (item, other) in enumerate(zip(items, others, strict=True)):
+            _collect(item, other, (*steps, index), collected)
     elif kind is list or expected != actual:
         collected.append(Difference(steps, expected, actual))
 
 
-def is_same(one: object, two: object) -> bool:
+def is_same(first: object, second: object) -> bool:
     """Return whether two values have the same type and are equal."""
-    return type(one) is type(two) and one == two
+    return type(first) is type(second) and first == second
 
 
 def make_residue(expected: Any, actual: Any, changes: Sequence[Difference]) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class Comparison:
             self._written_positions[entry.id] = self._read_positions[again.id] = position
             facts = _facts(entry, self._written_positions)
             for difference in _entry_differences(_facts(again, self._read_positions), facts):
-                # An import from a document without times got the time of the import: no loss.
+                # Entries of a document without times have the time of the import, which is no loss.
                 if difference.steps != ("created_at",) or not self._is_imported(entry):
                     yield _difference_loss(entry, difference, self._adapter)
 
@@ -238,25 +238,25 @@ def _block_differences(difference: Difference) -> Iterator[Difference]:
     """Yield the blocks that are on one side only, for content lists of different lengths."""
     expected = cast("list[Any]", difference.expected or [])
     # By their JSON: comparing each block with all others would take quadratic time.
-    places: dict[bytes, deque[int]] = {}
+    positions: dict[bytes, deque[int]] = {}
     for index, block in enumerate(expected):
-        places.setdefault(_encode(block), deque()).append(index)
+        positions.setdefault(_encode(block), deque()).append(index)
     matched: set[int] = set()
     for index, block in enumerate(cast("list[Any]", difference.actual)):
-        same = places.get(_encode(block))
+        same = positions.get(_encode(block))
         if same:
             matched.add(same.popleft())
         else:
             yield Difference((*difference.steps, index), UNSET, block)
     if len(matched) < len(expected):
-        rest = [block for index, block in enumerate(expected) if index not in matched]
-        yield Difference(difference.steps, rest, UNSET)
+        unmatched = [block for index, block in enumerate(expected) if index not in matched]
+        yield Difference(difference.steps, unmatched, UNSET)
 
 
 def _difference_loss(entry: KnownEntry, difference: Difference, adapter: str) -> Loss:
     steps, read_back, written = difference
     if read_back is UNSET:
-        reason, change = f"{adapter} has no place for it", Change.DROPPED
+        reason, change = f"{adapter} cannot represent it", Change.DROPPED
     elif written is UNSET:
         reason, change = f"{adapter} adds it", Change.SYNTHESISED
     else:

@@ -1,7 +1,8 @@
 """SessionDraft: the entries of one session of another program while its file is read.
 
 Ids follow from the session and the position in its file, so that reading a file again gives the
-same ids. Nothing in a file is an error: what has no meaning is stored as it is and reported.
+same ids. Nothing in a file is an error: records that are not understood are stored unchanged and
+reported.
 """
 
 import hashlib
@@ -83,10 +84,10 @@ class ForeignSession(Struct):
 class SessionDraft:
     """Collects the entries and losses of one session."""
 
-    def __init__(self, form: NamedFormat, foreign_id: str) -> None:
-        self.form = form
+    def __init__(self, file_format: NamedFormat, foreign_id: str) -> None:
+        self.file_format = file_format
         self.foreign_id = foreign_id
-        self.session_id = imported_session_id(form.system, foreign_id)
+        self.session_id = imported_session_id(file_format.system, foreign_id)
         self.entries = EntryList()
         self._created_at: datetime | None = None
         self._updated_at = EPOCH
@@ -97,7 +98,7 @@ class SessionDraft:
         self.wire_ids: dict[str, str] = {}
         """The ids of calls in the file, by ours."""
         self._calls = ConversionContext(
-            form.name, form.system, RequestContext(session_id=self.session_id)
+            file_format.name, file_format.system, RequestContext(session_id=self.session_id)
         )
         self._open_calls: dict[str, tuple[str, int]] = {}
         self._base_ms: int | None = None
@@ -154,8 +155,8 @@ class SessionDraft:
             content=tuple(content) or (TextBlock(""),),
             created_at=moment,
             metadata=MessageMetadata(
-                origin=f"import:{self.form.system}",
-                external={self.form.system: fields} if fields else None,
+                origin=f"import:{self.file_format.system}",
+                external={self.file_format.system: fields} if fields else None,
                 parents=tuple(parents),
                 **metadata,
             ),
@@ -202,10 +203,10 @@ class SessionDraft:
 
     def set_parent(self, foreign_id: str, call_id: str | None = None) -> None:
         """Note the session that this one is a sub-agent of, and the call that started it."""
-        parent_id = imported_session_id(self.form.system, foreign_id)
+        parent_id = imported_session_id(self.file_format.system, foreign_id)
         data = {"session_id": parent_id}
         if call_id is not None:
-            # The id that the reader of the parent gives the call.
+            # The same id that the import of the parent session derives for the call.
             data["tool_use_id"] = canonical_tool_id(parent_id, call_id)
         self._store(
             [
@@ -220,7 +221,7 @@ class SessionDraft:
         )
 
     def add(self, entry: KnownEntry | Message) -> None:
-        """Add an entry that is no unit of records, such as one of a file that is not written."""
+        """Add an entry that does not have to be written back as records."""
         added = entry_of(entry) if isinstance(entry, Message) else entry
         if isinstance(added, MessageEntry) and (problems := validate(added.message)):
             reason = f"not a valid message ({problems[0].text}); left out"
@@ -235,7 +236,7 @@ class SessionDraft:
         store_unit: Callable[..., list[KnownEntry]],
     ) -> bool:
         """Add the entries of some records; records that break a rule are stored as they are."""
-        unit = [entry_of(one) if isinstance(one, Message) else one for one in entries]
+        unit = [entry_of(item) if isinstance(item, Message) else item for item in entries]
         try:
             stored = store_unit(self, unit, records)
             encoded = [encode_entry(entry) for entry in stored]
@@ -244,7 +245,7 @@ class SessionDraft:
             stored, encoded, fault = [], [], str(error)
         if fault or not stored:
             for record in records:
-                self.keep(record, reason=f"not a valid message: {fault}")
+                self.add_record(record, reason=f"not a valid message: {fault}")
             return False
         self._store(stored, encoded)
         return True
@@ -264,7 +265,7 @@ class SessionDraft:
                 self._model = entry.message.metadata.model or self._model
         self.entries.extend(encoded or map(encode_entry, entries))
 
-    def keep(self, record: ForeignRecord, kind: str = "", reason: str = "") -> None:
+    def add_record(self, record: ForeignRecord, kind: str = "", reason: str = "") -> None:
         """Store a record as it is; with a reason it is also reported."""
         kind = kind or _record_type(record)
         if record.raw:
@@ -274,7 +275,7 @@ class SessionDraft:
                 created_at=self._last_time,
                 kind=RECORD_KIND,
                 data={
-                    "system": self.form.system,
+                    "system": self.file_format.system,
                     "at": record.at,
                     "type": kind,
                     "raw": record.raw.decode("utf-8", "backslashreplace"),
@@ -284,15 +285,15 @@ class SessionDraft:
         if reason:
             self.add_loss(kind, reason, at=record.at)
 
-    def keep_unknown(self, record: ForeignRecord) -> None:
+    def add_unknown_record(self, record: ForeignRecord) -> None:
         """Store a record of an unknown type; each type is reported once, with its number."""
         kind = _record_type(record)
         if record.value is None:
-            change = "incomplete; the program may still be writing it" if record.is_torn else ""
-            fate = "kept as it is" if record.raw else "left out"
-            self.keep(record, "line", f"{change or record.fault}; {fate}")
+            torn = "incomplete; the program may still be writing it" if record.is_torn else ""
+            result = "stored unchanged" if record.raw else "left out"
+            self.add_record(record, "line", f"{torn or record.fault}; {result}")
             return
-        self.keep(record, kind)
+        self.add_record(record, kind)
         number, first = self._unknown.get(kind, (0, record.at))
         self._unknown[kind] = (number + 1, first)
 
@@ -312,7 +313,7 @@ class SessionDraft:
                 session_id=self.session_id,
                 message_id=message_id,
                 block_type=block_type,
-                adapter=self.form.name,
+                adapter=self.file_format.name,
                 reason=reason,
                 change=change,
                 path=f"line {at}: {path}" if at else path,
@@ -322,7 +323,7 @@ class SessionDraft:
     def session(self) -> ForeignSession:
         """Return the finished session, with what is to be reported at the end."""
         for kind, (number, at) in sorted(self._unknown.items()):
-            reason = f"unknown type of record, {number} in the file; kept as it is"
+            reason = f"unknown type of record, {number} in the file; stored unchanged"
             self.add_loss(kind, reason, at=at)
         for number, (_, (name, at)) in enumerate(self._open_calls.items()):
             if number >= _MAX_LISTED:
@@ -333,8 +334,8 @@ class SessionDraft:
         return ForeignSession(
             session_id=self.session_id,
             foreign_id=self.foreign_id,
-            format=self.form.name,
-            system=self.form.system,
+            format=self.file_format.name,
+            system=self.file_format.system,
             entries=self.entries,
             losses=self.losses,
             created_at=self._created_at or self._last_time,
@@ -370,7 +371,7 @@ def priced(usage: Usage | None, model: str | None, at: datetime) -> Usage | None
     try:
         return price(usage, model, at)
     except MetisError:
-        return usage  # an unknown model: the tokens count, the cost is unknown
+        return usage  # the model has no price: tokens are counted without a cost
 
 
 def call_wire_ids(message: Message) -> dict[str, str]:
@@ -381,8 +382,8 @@ def call_wire_ids(message: Message) -> dict[str, str]:
     return ids
 
 
-def source_place(entry: KnownEntry) -> str:
-    """Return where an entry is in the file that it came from, for the reason of a loss."""
+def source_position(entry: KnownEntry) -> str:
+    """Return the position of an entry in the file that it came from, for the reason of a loss."""
     external = (
         entry.message.metadata.external if isinstance(entry, MessageEntry) else entry.external
     )

@@ -20,25 +20,25 @@ NO_RESULT = "(no result: the call was interrupted)"
 
 
 def write_session(
-    form: SessionFormat, history: Sequence[AnyEntry], options: WriteOptions
+    file_format: SessionFormat, history: Sequence[AnyEntry], options: WriteOptions
 ) -> WrittenSession:
     """Write a stored session in a format, with the losses of both steps."""
     losses: list[Loss] = []
-    entries = list(_written_entries(form, history))
-    entries = list(_with_results(form, entries, losses))
+    entries = list(_written_entries(file_format, history))
+    entries = list(_with_results(file_format, entries, losses))
     if options.map_tools:
-        entries = list(rename_tools(form, entries, losses))
-    written = form.write(entries, options)
+        entries = list(rename_tools(file_format, entries, losses))
+    written = file_format.write(entries, options)
     return replace(written, losses=[*losses, *written.losses])
 
 
-def _written_entries(form: SessionFormat, history: Sequence[AnyEntry]) -> Iterator[AnyEntry]:
-    """Yield what came from the program, and of all else what leads to the newest message."""
+def _written_entries(file_format: SessionFormat, history: Sequence[AnyEntry]) -> Iterator[AnyEntry]:
+    """Yield the entries that came from the program, and of the others the path to the newest."""
     active = {message.id for message in Threads(history).path()}
     for entry in history:
         if (
             isinstance(entry, UnknownEntry)
-            or foreign_data(entry, form.system)
+            or foreign_data(entry, file_format.system)
             or not isinstance(entry, MessageEntry)
             or entry.id in active
         ):
@@ -46,33 +46,33 @@ def _written_entries(form: SessionFormat, history: Sequence[AnyEntry]) -> Iterat
 
 
 def _with_results(
-    form: SessionFormat, entries: Sequence[AnyEntry], losses: list[Loss]
+    file_format: SessionFormat, entries: Sequence[AnyEntry], losses: list[Loss]
 ) -> Iterator[AnyEntry]:
     """Yield entries with a result for each call that has none.
 
     Programs leave out a call without a result, or their provider refuses it.
     """
-    answered = {
+    calls_with_result = {
         entry.message.metadata.parent_tool_use_id
         for entry in entries
         if isinstance(entry, MessageEntry) and entry.message.role is Role.TOOL
     }
-    waiting: list[MessageEntry] = []
+    added_results: list[MessageEntry] = []
     for entry in entries:
         is_next = isinstance(entry, MessageEntry) and entry.message.role is not Role.TOOL
-        if waiting and (is_next or isinstance(entry, CompactionEntry)):
-            yield from waiting
-            waiting = []
+        if added_results and (is_next or isinstance(entry, CompactionEntry)):
+            yield from added_results
+            added_results = []
         yield entry
-        if isinstance(entry, MessageEntry) and not foreign_data(entry, form.system):
+        if isinstance(entry, MessageEntry) and not foreign_data(entry, file_format.system):
             for block in entry.message.content:
-                if isinstance(block, ToolUseBlock) and block.id not in answered:
-                    waiting.append(_no_result(entry.message, block))
-                    losses.append(_result_loss(form, entry, block))
-    yield from waiting
+                if isinstance(block, ToolUseBlock) and block.id not in calls_with_result:
+                    added_results.append(_missing_result(entry.message, block))
+                    losses.append(_result_loss(file_format, entry, block))
+    yield from added_results
 
 
-def _no_result(message: Message, call: ToolUseBlock) -> MessageEntry:
+def _missing_result(message: Message, call: ToolUseBlock) -> MessageEntry:
     result = ToolResultBlock(call.id, (TextBlock(NO_RESULT),), is_error=True)
     return entry_of(
         Message(
@@ -91,16 +91,16 @@ def _no_result(message: Message, call: ToolUseBlock) -> MessageEntry:
 
 
 def _index_of(content: Sequence[ContentBlock], call: ToolUseBlock) -> int:
-    # By identity: comparing blocks encodes both.
+    # By identity: an equality check would encode both blocks.
     return next(index for index, block in enumerate(content) if block is call)
 
 
-def _result_loss(form: SessionFormat, entry: MessageEntry, call: ToolUseBlock) -> Loss:
+def _result_loss(file_format: SessionFormat, entry: MessageEntry, call: ToolUseBlock) -> Loss:
     return Loss(
         session_id=entry.session_id,
         message_id=entry.id,
         block_type="tool_result",
-        adapter=form.name,
+        adapter=file_format.name,
         reason=f"the call of {call.name} has no result; one that says so was added",
         change=Change.SYNTHESISED,
         path=f"$.content[{_index_of(entry.message.content, call)}]",

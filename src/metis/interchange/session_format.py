@@ -3,8 +3,8 @@
 A format turns a file into sessions (`read`) and, where the program can resume what others wrote, a
 session into a file (`write`). While a file is read, each unit of it (some records that are some
 entries) is written again from the entries alone; the difference is stored beside the first entry.
-So a session goes back to its program record by record, and records without a meaning here go back
-byte for byte. What is written is read again, and every block that does not come back is a loss.
+So a session is written back record by record, and records that are not understood are written back
+byte for byte. What is written is read again, and every block that is missing then is a loss.
 """
 
 import json
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from metis.canonical.errors import EncodeError
-from metis.canonical.message import Message, Role
+from metis.canonical.message import Role
 from metis.interchange.format import as_stored, residue_of, with_residue
 from metis.interchange.residue import apply_residue, differences, make_residue
 from metis.interchange.session_draft import (
@@ -29,7 +29,7 @@ from metis.interchange.session_draft import (
     call_wire_ids,
     entry_key,
     foreign_data,
-    source_place,
+    source_position,
     with_foreign_data,
 )
 from metis.interchange.source import ForeignRecord, Source
@@ -63,7 +63,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     """Whether calls are renamed to the tools of the program."""
 
 
-# What a reader encodes shows what to store, and is not written anywhere.
+# A reader encodes units only to compare them; nothing of it is written.
 _READ_OPTIONS = WriteOptions()
 
 
@@ -122,7 +122,7 @@ class RecordFormat(SessionFormat):
     def new_records(self, entry: KnownEntry, writer: "RecordWriter") -> list[Wire]:
         """Return complete records for an entry that did not come from this program.
 
-        What has no place is reported with `writer.add_loss`.
+        What the format cannot represent is reported with `writer.add_loss`.
         """
 
     def first_records(self, writer: "RecordWriter") -> list[Wire]:
@@ -152,7 +152,7 @@ class RecordFormat(SessionFormat):
         self, draft: SessionDraft, entries: list[KnownEntry], records: Sequence[ForeignRecord]
     ) -> list[KnownEntry]:
         """Return the entries of a unit with what is needed to write its records again."""
-        # A record that goes back may have the id of the message that it replaces.
+        # A rewind record may have the id of the message that it replaces.
         is_rewind = isinstance(entries[0], RewindEntry)
         key = record_key(records[0]) if is_rewind else self.record_key(records[0])
         parts: list[Wire] = [{"part": part, "of": key} for part in range(len(entries))]
@@ -197,7 +197,7 @@ class RecordFormat(SessionFormat):
             at: list[int] = maybe_list(data.get("at"))
             part = maybe_count(data.get("part")) or 0
             if at:
-                # Several messages of ours can be one there: what follows it follows the last.
+                # Several of our messages may share a record; later records follow the last one.
                 ids = owners[at[-1] - 1] if 0 < at[-1] <= len(owners) else ()
             key = entry_key(entry, self.system)
             if ids and key is not None and (at or part):
@@ -210,11 +210,11 @@ class RecordWriter:
 
     def __init__(
         self,
-        form: RecordFormat,
+        file_format: RecordFormat,
         options: WriteOptions,
         wire_ids: dict[str, str] | None = None,
     ) -> None:
-        self.form = form
+        self.file_format = file_format
         self.options = options
         self.foreign_id = options.foreign_id or ""
         self.losses: list[Loss] = []
@@ -233,7 +233,7 @@ class RecordWriter:
 
     def shape(self, entries: Sequence[KnownEntry]) -> list[int]:
         """Return the positions of the records of a unit, one for each record."""
-        return list(foreign_data(entries[0], self.form.system).get("at") or ())
+        return list(foreign_data(entries[0], self.file_format.system).get("at") or ())
 
     def add_loss(
         self,
@@ -246,13 +246,13 @@ class RecordWriter:
     ) -> None:
         """Report what the file cannot hold, with its place in the file that it came from."""
         if not isinstance(entry, UnknownEntry):
-            reason += source_place(entry)
+            reason += source_position(entry)
         self.losses.append(
             Loss(
                 session_id=entry.session_id,
                 message_id=entry.id,
                 block_type=block_type,
-                adapter=self.form.name,
+                adapter=self.file_format.name,
                 reason=reason,
                 change=change,
                 path=path,
@@ -273,7 +273,7 @@ class RecordWriter:
         first = group[0]
         for entry in group:
             self._note_calls(entry)
-        self._owner = tuple(one.id for one in group)
+        self._owner = tuple(entry.id for entry in group)
         if isinstance(first, UnknownEntry):
             self._drop(first, first.type)
         elif isinstance(first, SidecarEntry):
@@ -284,7 +284,7 @@ class RecordWriter:
     def _write_sidecar(self, entry: SidecarEntry) -> None:
         if entry.kind != RECORD_KIND:
             return  # notes of metis about itself, such as where a session was handed over
-        if entry.data.get("system") != self.form.system:
+        if entry.data.get("system") != self.file_format.system:
             self._drop(entry, f"{entry.data.get('system')} {entry.data.get('type')}")
             return
         raw = str(entry.data.get("raw", "")).encode("utf-8", "surrogateescape")
@@ -292,17 +292,17 @@ class RecordWriter:
         value = _maybe_json(raw)
         if isinstance(value, dict):
             record = cast("Wire", value)
-            self.form.note_record(record, self)
+            self.file_format.note_record(record, self)
             if self.options.foreign_id is not None:
-                changed = self.form.with_foreign_id(record, self.options.foreign_id)
+                changed = self.file_format.with_foreign_id(record, self.options.foreign_id)
                 raw = raw if changed == record else write_json(changed)
         self._put(raw, at if isinstance(at, int) else None)
 
     def _write_known(self, group: Sequence[KnownEntry]) -> None:
-        residue = residue_of(group[0], self.form.system)
+        residue = residue_of(group[0], self.file_format.system)
         positions = self.shape(group)
         if positions:
-            expected = self.form.encode_unit(group, self)
+            expected = self.file_format.encode_unit(group, self)
             records = apply_residue(expected, residue) if residue else expected
             if records is not None:
                 for at, record in zip(positions, records, strict=True):
@@ -315,8 +315,8 @@ class RecordWriter:
             self._owner = (entry.id,)
             before = len(self.losses)
             self._is_extended = False
-            new = self.form.new_records(entry, self)
-            # A reason that the format gave is better than the general one.
+            new = self.file_format.new_records(entry, self)
+            # A reason that the format has reported is more specific than the general one.
             if not new and not self._is_extended and len(self.losses) == before:
                 self._drop(entry, str(entry.__struct_config__.tag))
             for record in new:
@@ -326,13 +326,13 @@ class RecordWriter:
         if not self._records and "started" not in self.state:
             self.state["started"] = True
             self._owner = ()
-            for record in self.form.first_records(self):
+            for record in self.file_format.first_records(self):
                 self._put_record(record, None)
 
     def _put_record(self, record: Wire, at: int | None) -> None:
         if self.options.foreign_id is not None:
-            record = self.form.with_foreign_id(record, self.options.foreign_id)
-        self.form.note_record(record, self)
+            record = self.file_format.with_foreign_id(record, self.options.foreign_id)
+        self.file_format.note_record(record, self)
         self._put(write_json(record), at)
 
     def extend_last(self, key: str, parts: Sequence[Any]) -> bool:
@@ -378,12 +378,12 @@ class RecordWriter:
     def lines(self) -> list[bytes]:
         """Return the records in the order of the file; of two at one position the later."""
         for kind, (number, entry) in self._dropped.items():
-            reason = f"{self.form.name} has no record for it ({number} in the session)"
+            reason = f"{self.file_format.name} has no record for it ({number} in the session)"
             self.add_loss(entry, kind, reason)
         lines: dict[tuple[int, int], tuple[bytes, tuple[str, ...]]] = {}
         for position, order, raw, owner in self._records:
             lines[position, order] = raw, owner
-        ordered = [lines[place] for place in sorted(lines)]
+        ordered = [lines[position] for position in sorted(lines)]
         self.owners = [owner for _, owner in ordered]
         return [raw for raw, _ in ordered]
 
@@ -435,8 +435,3 @@ def joined_document(lines: Sequence[bytes], *names: str) -> Wire | None:
         value is None and line != b"null" for value, line in zip(values, lines[1:], strict=True)
     )
     return None if name is None or is_broken else {**head, name: values}
-
-
-def messages_of(entries: Iterable[AnyEntry]) -> list[Message]:
-    """Return the messages among entries."""
-    return [entry.message for entry in entries if isinstance(entry, MessageEntry)]

@@ -46,12 +46,12 @@ class ImportedSession(NamedTuple):
     added: int
 
 
-class _Stored(NamedTuple):
-    """What is compared of a stored entry; all of a long session would take much memory."""
+class _StoredEntry(NamedTuple):
+    """The compared facts of a stored entry; whole entries of a session may not fit memory."""
 
     entry_id: str
     content_digest: str | None = None
-    """None for an entry that is no message."""
+    """None for an entry that is not a message."""
     usage: Usage | None = None
     calls: Mapping[str, str] = {}
     """The ids of its calls in the file, by ours."""
@@ -61,8 +61,8 @@ class _StoredHistory:
     """The entries of a session that are stored, as far as an import compares them."""
 
     def __init__(self, system: str) -> None:
-        self.by_key: dict[str, _Stored] = {}
-        self.messages: dict[str, _Stored] = {}
+        self.by_key: dict[str, _StoredEntry] = {}
+        self.messages: dict[str, _StoredEntry] = {}
         self.newest = ""
         self.tip: str | None = None
         self._system = system
@@ -73,19 +73,19 @@ class _StoredHistory:
 
     def _read(self, transaction: Transaction, session_id: str) -> None:
         threads = Threads()
-        for entry in read_reduced_history(transaction, session_id, self._noted):
+        for entry in read_reduced_history(transaction, session_id, self._note_message):
             threads.add(entry)
             if isinstance(entry, MessageEntry | UnknownEntry):
                 continue
             key = entry_key(entry, self._system)
             if key is not None:
-                self.by_key[key] = _Stored(entry.id)
+                self.by_key[key] = _StoredEntry(entry.id)
         self.tip = threads.tip
 
-    def _noted(self, message: Message) -> Message:
+    def _note_message(self, message: Message) -> Message:
         """Note a message, and return what the threads of a session need of it."""
         usage, calls = message.metadata.usage, call_wire_ids(message)
-        stored = _Stored(message.id, message.content_digest(), usage, calls)
+        stored = _StoredEntry(message.id, message.content_digest(), usage, calls)
         self.messages[message.id] = stored
         self.newest = max(self.newest, message.id)
         key = entry_key(entry_of(message), self._system)
@@ -104,7 +104,7 @@ async def import_session(
 ) -> ImportedSession:
     """Store a session, or what is new of it; importing a file again changes nothing.
 
-    What was done in a file that we wrote for the program is added to the session it came from.
+    Messages that a program added to a file written by `metis handoff` go to the original session.
     """
     link = None if links is None else links.find(session.system, session.foreign_id)
     target_id = session.session_id if link is None else link.session_id
@@ -113,7 +113,7 @@ async def import_session(
         link = None
         record = await _stored_record(store, session.session_id)
     if link is not None:
-        session = _moved(session, link.session_id)
+        session = _with_session_id(session, link.session_id)
     is_new = record is None
     if record is None:
         record = _new_record(session, workspace)
@@ -121,7 +121,7 @@ async def import_session(
     history = _StoredHistory(session.system)
     if not is_new:
         await history.read(store, record.id)
-    plan = _Plan(session, history, link)
+    plan = _ImportPlan(session, history, link)
     batch: list[AnyEntry] = []
     for entry in session.entries:
         batch += plan.new_entries(entry)
@@ -157,7 +157,7 @@ def _new_record(session: ForeignSession, workspace: str) -> SessionRecord:
     )
 
 
-class _Plan:
+class _ImportPlan:
     """Decides which entries of a session are new."""
 
     def __init__(
@@ -172,9 +172,9 @@ class _Plan:
         self._newest = history.newest
         self._tip = history.tip
         self._link = link
-        self._written: dict[str, _Stored] = {}
+        self._written: dict[str, _StoredEntry] = {}
         for key, entry_id in link.keys.items() if link is not None else ():
-            self._written[key] = history.messages.get(entry_id) or _Stored(entry_id)
+            self._written[key] = history.messages.get(entry_id) or _StoredEntry(entry_id)
         self._previous: str | None = None
 
     def new_entries(self, entry: KnownEntry) -> list[AnyEntry]:
@@ -186,17 +186,17 @@ class _Plan:
         stored = None if key is None else self._stored.get(key)
         if not isinstance(entry, MessageEntry):
             if isinstance(entry, RewindEntry):
-                self._previous = self._mapped(entry.to_id)
+                self._previous = self._stored_id(entry.to_id)
             if stored is not None or self._is_written_record(entry):
                 return []
-            return self._placed([self._with_ids(entry)])
+            return self._track_tip([self._with_ids(entry)])
         if stored is None or stored.content_digest is None or self._is_of_grown_call(entry.message):
-            return self._placed([self._new_message(entry.message)])
-        if _is_same(stored, entry.message):
+            return self._track_tip([self._new_message(entry.message)])
+        if _is_unchanged(stored, entry.message):
             self._note_stored(entry, stored)
             return []
-        # A complete message is never rewritten: the longer one takes its place, with calls and
-        # results of its own.
+        # A stored message never changes: it is retracted, and the longer one is added with new
+        # calls and results.
         calls = [block.id for block in entry.message.content if isinstance(block, ToolUseBlock)]
         self._tool_ids |= {call: new_tool_use_id() for call in calls}
         self._grown_calls.update(calls)
@@ -211,17 +211,17 @@ class _Plan:
         usage = _difference(entry.message.metadata.usage, stored.usage)
         metadata = replace(entry.message.metadata, usage=usage)
         grown = self._new_message(replace(entry.message, metadata=metadata))
-        return self._placed([retraction, grown])
+        return self._track_tip([retraction, grown])
 
-    def _note_stored(self, entry: KnownEntry, stored: _Stored) -> None:
+    def _note_stored(self, entry: KnownEntry, stored: _StoredEntry) -> None:
         """Note which stored message and calls those of an entry are."""
         if not isinstance(entry, MessageEntry) or stored.content_digest is None:
             return
         self._ids[entry.id] = self._previous = stored.entry_id
-        ours = {wire_id: call for call, wire_id in stored.calls.items()}
+        stored_calls = {wire_id: call for call, wire_id in stored.calls.items()}
         for call, wire_id in call_wire_ids(entry.message).items():
-            if ours.get(wire_id, call) != call:
-                self._tool_ids[call] = ours[wire_id]
+            if stored_calls.get(wire_id, call) != call:
+                self._tool_ids[call] = stored_calls[wire_id]
 
     def _is_written_record(self, entry: KnownEntry) -> bool:
         at = entry.data.get("at") if isinstance(entry, SidecarEntry) else None
@@ -239,7 +239,7 @@ class _Plan:
             )
         ]
 
-    def _placed(self, entries: list[AnyEntry]) -> list[AnyEntry]:
+    def _track_tip(self, entries: list[AnyEntry]) -> list[AnyEntry]:
         for entry in entries:
             if isinstance(entry, MessageEntry):
                 self._tip = entry.id
@@ -262,7 +262,7 @@ class _Plan:
         if not parents and self._previous is not None and self._previous != self._tip:
             parents = (self._previous,)
         if new_id <= self._newest:
-            # Others have continued the session here: this is another branch of it.
+            # The session was continued in metis since: the imported message starts another branch.
             new_id = new_ulid_after(self._newest if is_ulid(self._newest) else new_id)
         self._ids[message.id] = new_id
         self._newest = self._previous = new_id
@@ -279,21 +279,21 @@ class _Plan:
         if isinstance(entry, CompactionEntry):
             return replace(
                 entry,
-                head_id=self._mapped(entry.head_id),
-                first_kept_id=self._mapped(entry.first_kept_id),
+                head_id=self._stored_id(entry.head_id),
+                first_kept_id=self._stored_id(entry.first_kept_id),
             )
         if isinstance(entry, RewindEntry):
-            return replace(entry, to_id=self._mapped(entry.to_id))
+            return replace(entry, to_id=self._stored_id(entry.to_id))
         return entry
 
-    def _mapped(self, message_id: str | None) -> str | None:
+    def _stored_id(self, message_id: str | None) -> str | None:
         return None if message_id is None else self._ids.get(message_id, message_id)
 
 
-def _moved(session: ForeignSession, session_id: str) -> ForeignSession:
+def _with_session_id(session: ForeignSession, session_id: str) -> ForeignSession:
     """Return a session whose entries belong to another one."""
 
-    def moved() -> Iterator[KnownEntry]:
+    def changed_entries() -> Iterator[KnownEntry]:
         for entry in session.entries:
             if isinstance(entry, MessageEntry):
                 message = replace(entry.message, session_id=session_id)
@@ -301,7 +301,7 @@ def _moved(session: ForeignSession, session_id: str) -> ForeignSession:
             else:
                 yield replace(entry, session_id=session_id, seq=0)
 
-    return replace(session, session_id=session_id, entries=EntryList(moved()))
+    return replace(session, session_id=session_id, entries=EntryList(changed_entries()))
 
 
 def _with_tool_ids(message: Message, tool_ids: Mapping[str, str]) -> Message:
@@ -316,7 +316,7 @@ def _with_tool_ids(message: Message, tool_ids: Mapping[str, str]) -> Message:
     return replace(mapped, metadata=replace(mapped.metadata, external=external or None))
 
 
-def _is_same(stored: _Stored, read: Message) -> bool:
+def _is_unchanged(stored: _StoredEntry, read: Message) -> bool:
     if stored.content_digest != read.content_digest():
         return False
     return read.metadata.usage is None or stored.usage is not None

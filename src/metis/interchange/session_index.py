@@ -76,7 +76,7 @@ class SessionIndex:
             self._sessions = current
             self._save()
         sessions = chain.from_iterable(current.values())
-        return sorted(sessions, key=lambda one: one.changed_ns, reverse=True)
+        return sorted(sessions, key=lambda session: session.changed_ns, reverse=True)
 
     def _save(self) -> None:
         data = msgspec.json.encode(list(chain.from_iterable(self._sessions.values())))
@@ -97,18 +97,18 @@ def _by_file(sessions: Iterable[IndexedSession]) -> dict[str, list[IndexedSessio
     return files
 
 
-def index_file(program: str, form: str, path: Path) -> list[IndexedSession]:
+def index_file(program: str, format_name: str, path: Path) -> list[IndexedSession]:
     """Return what a list shows of the sessions of a file: one, or those of a database."""
     size, changed_ns = file_state(path)
     shared = IndexedSession(
         program=program,
-        format=form,
+        format=format_name,
         path=str(path),
         size=size,
         changed_ns=changed_ns,
         file_ns=changed_ns,
     )
-    if form == OPENCODE and is_database(Source(path)):
+    if format_name == OPENCODE and is_database(Source(path)):
         return list(_database_entries(shared, path))
     return [_file_entry(shared, path)]
 

@@ -120,11 +120,11 @@ class Source:
     def open(self) -> Generator[IO[bytes]]:
         """Open the file for reading; a compressed one is unpacked on the way."""
         if self._data is not None:
-            yield _unpacked(io.BytesIO(self._data))
+            yield _decompressed(io.BytesIO(self._data))
             return
         assert self.path is not None  # noqa: S101 - a source has a path or data
         with self.path.open("rb") as file:
-            yield _unpacked(file)
+            yield _decompressed(file)
 
     def has_changed(self, states: dict[str, tuple[int, int]]) -> bool:
         """Return whether size or time differ from those noted before, and note them."""
@@ -249,7 +249,7 @@ def _skip_line(file: IO[bytes]) -> int:
     return skipped
 
 
-def _unpacked(file: IO[bytes]) -> IO[bytes]:
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
     magic = file.read(len(ZSTD_MAGIC))
     file.seek(0)
     if magic != ZSTD_MAGIC:
@@ -266,7 +266,7 @@ def _unpacked(file: IO[bytes]) -> IO[bytes]:
 
 
 class _CompressedStream(io.RawIOBase):
-    """The data of a compressed file; what comes before a damaged place is read all the same."""
+    """The data of a compressed file; everything before a damaged position is read."""
 
     def __init__(self, reader: io.BufferedReader, error: type[Exception]) -> None:
         self.fault = ""
@@ -281,8 +281,8 @@ class _CompressedStream(io.RawIOBase):
         data = b""
         try:
             if not self.fault:
-                # `read` loses what it has when it comes to a damaged frame; `read1` returns it,
-                # but nothing where a piece of the file holds no whole block.
+                # At a damaged frame `read` discards the data before it and `read1` returns it; but
+                # `read1` returns nothing while a block is incomplete.
                 data = self._reader.read1(len(buffer)) or self._reader.read(len(buffer))
         except self._error as error:
             self.fault = f"the compressed file is damaged: {error}"

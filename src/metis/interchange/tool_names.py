@@ -1,4 +1,4 @@
-"""Tools that do the same in several programs, so that a model sees calls of its own kind.
+"""Tools that do the same in several programs, so that a model sees calls that it can repeat.
 
 Names and arguments are rewritten only where the target has a tool that takes the same facts; all
 other calls stay as they are, since every program accepts calls of tools that it does not have.
@@ -106,30 +106,30 @@ _TOOLS: Mapping[str, Mapping[str, tuple[Tool, ...]]] = {
 
 
 def rename_tools(
-    form: SessionFormat, entries: Sequence[AnyEntry], losses: list[Loss]
+    file_format: SessionFormat, entries: Sequence[AnyEntry], losses: list[Loss]
 ) -> Iterator[AnyEntry]:
     """Yield entries whose calls are those of the target's tools, where it has the same ones."""
     for entry in entries:
-        if not isinstance(entry, MessageEntry) or foreign_data(entry, form.system).get("at"):
+        if not isinstance(entry, MessageEntry) or foreign_data(entry, file_format.system).get("at"):
             yield entry
             continue
         content = [
-            _renamed(block, form.name) if isinstance(block, ToolUseBlock) else block
+            _renamed(block, file_format.name) if isinstance(block, ToolUseBlock) else block
             for block in entry.message.content
         ]
         for index, (old, new) in enumerate(zip(entry.message.content, content, strict=True)):
             if isinstance(old, ToolUseBlock) and isinstance(new, ToolUseBlock) and old is not new:
-                losses.append(_loss(form, entry, index, old.name, new.name))
+                losses.append(_loss(file_format, entry, index, old.name, new.name))
         message = replace(entry.message, content=tuple(content))
         yield replace(entry, message=message)
 
 
-def _loss(form: SessionFormat, entry: MessageEntry, index: int, old: str, new: str) -> Loss:
+def _loss(file_format: SessionFormat, entry: MessageEntry, index: int, old: str, new: str) -> Loss:
     return Loss(
         session_id=entry.session_id,
         message_id=entry.id,
         block_type="tool_use",
-        adapter=form.name,
+        adapter=file_format.name,
         reason=f"the call of {old} is written as a call of {new}",
         change=Change.ALTERED,
         path=f"$.content[{index}]",

@@ -95,7 +95,7 @@ def _derived_definition(call: ToolUseBlock) -> ToolDefinition:
         name: {"type": _json_type(value)} for name, value in call.input.items()
     }
     schema = {"type": "object", "properties": properties}
-    # The most cautious side effects: nobody knows what the tool does.
+    # The most cautious side effects, since the tool is unknown.
     return ToolDefinition(call.name, f"The tool {call.name}.", schema, SideEffects.EXECUTE)
 
 

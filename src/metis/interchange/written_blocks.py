@@ -16,7 +16,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.canonical.value import canonical_bytes
-from metis.interchange.session_draft import source_place
+from metis.interchange.session_draft import source_position
 from metis.projection.loss import Change, Loss
 from metis.store.entries import entry_of
 
@@ -28,7 +28,7 @@ def missing_blocks(
 ) -> list[Loss]:
     """Return a loss for each block that a reader of the file does not get and no loss names."""
     present = Counter(_facts(read_back))
-    whole = {loss.message_id for loss in reported if loss.path == "$"}
+    reported_messages = {loss.message_id for loss in reported if loss.path == "$"}
     paths: dict[str, list[str]] = {}
     for loss in reported:
         paths.setdefault(loss.message_id, []).append(loss.path)
@@ -40,17 +40,17 @@ def missing_blocks(
                 present[fact] -= 1
                 continue
             path = f"$.content[{index}]"
-            is_named = any(stated.startswith(path) for stated in paths.get(message.id, ()))
-            if message.id in whole or is_named:
+            is_reported = any(loss_path.startswith(path) for loss_path in paths.get(message.id, ()))
+            if message.id in reported_messages or is_reported:
                 continue
-            place = source_place(entry_of(message))
+            position = source_position(entry_of(message))
             losses.append(
                 Loss(
                     session_id=message.session_id,
                     message_id=message.id,
                     block_type=str(block.type),
                     adapter=format_name,
-                    reason=f"{format_name} does not give it back as it is{place}",
+                    reason=f"{format_name} does not return it unchanged{position}",
                     change=Change.ALTERED,
                     path=path,
                 )
@@ -65,7 +65,7 @@ def _facts(messages: Iterable[Message]) -> Iterator[bytes]:
 
 
 def _fact(role: Role, block: ContentBlock) -> bytes:
-    """Return what a block says, without ids: every program gives its own."""
+    """Return the content of a block without ids, which differ between programs."""
     match block:
         case TextBlock():
             facts: Any = (str(role), "text", block.text)

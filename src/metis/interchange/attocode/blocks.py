@@ -33,7 +33,7 @@ from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 SYSTEM = "attocode"
 SNAKE_CASE = {"spelling": "snake_case"}
-"""What a message of a file of the Python program holds beside its content."""
+"""The foreign fields of a message that was read from a file of the Python program."""
 
 _SNAKE_KEYS: Mapping[str, str] = {
     "toolCalls": "tool_calls",
@@ -48,7 +48,7 @@ _SNAKE_KEYS: Mapping[str, str] = {
     "cacheWriteTokens": "cache_creation_tokens",
 }
 _CAMEL_KEYS = {snake: camel for camel, snake in _SNAKE_KEYS.items()}
-# Where keys are attocode's: never inside of arguments, values and metadata, which are a tool's.
+# Keys are renamed only below these: arguments, values and metadata have keys of a tool.
 _LISTS = ("toolCalls", "toolResults")
 _OBJECTS = ("usage",)
 # attocode stores the text of arguments that are not JSON under this key.

@@ -102,14 +102,14 @@ class AttocodeResponse(Format):
             "stopReason": str(stop) if stop in _STOP_REASONS else None,
             "thinking": "".join(thinking) if thinking else None,
         }
-        stated = {key: value for key, value in wire.items() if value is not None}
+        record = {key: value for key, value in wire.items() if value is not None}
         if not has_snake_case(message):
-            return stated
+            return record
         usage = message.metadata.usage
         if usage is not None:
             total = usage.input_tokens + usage.output_tokens
-            stated["usage"] = stated["usage"] | {"total_tokens": total}
-        return to_snake_case(stated)
+            record["usage"] = record["usage"] | {"total_tokens": total}
+        return to_snake_case(record)
 
 
 def _decode_usage(wire: types.Usage) -> Usage | None:

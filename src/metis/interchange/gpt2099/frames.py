@@ -154,7 +154,7 @@ def _foreign(frame: types.Frame, meta: types.Meta, conversion: ConversionContext
         foreign[_NEW] = True
     if meta.type == "document":
         foreign["document"] = True
-    # Without this mark the way back could not tell a new thread from a continued one.
+    # Without this mark a writer could not tell a new thread from a continued one.
     if not meta.continues and "last message" in conversion.turns:
         foreign["root"] = True
     return foreign
@@ -251,10 +251,10 @@ def _document_faults(message: Message, meta: types.Meta) -> Iterator[tuple[str, 
     """Yield the fields of a frame that contradict its file, with a reason."""
     # gpt2099 stores absolute paths, so that a file is found from any directory.
     if meta.original_path is not None and not PurePath(meta.original_path).is_absolute():
-        yield "original_path", f"{meta.original_path!r} is not an absolute path; kept as it is"
+        yield "original_path", f"{meta.original_path!r} is not an absolute path; stored unchanged"
     size = _size_of(message)
     if meta.file_size is not None and size is not None and meta.file_size != size:
-        yield "file_size", f"the frame says {meta.file_size} bytes, the file has {size}"
+        yield "file_size", f"the frame states {meta.file_size} bytes, the file has {size}"
 
 
 def _size_of(message: Message) -> int | None:

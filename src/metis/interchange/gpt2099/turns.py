@@ -261,7 +261,7 @@ def _decode_block(wire: Wire, role: Role, conversion: ConversionContext, path: s
                 return _opaque(wire)
             tool_use_id = conversion.open_tool_call(call.id, call.name)
             return ToolUseBlock(tool_use_id, call.name, call.input)
-        # Only the user's turn may hold results; elsewhere one is kept for the way back.
+        # Only the user's turn may hold results; elsewhere one is stored to be written back.
         case "tool_result":
             convert_to(types.ToolResultBlock, wire, path)
             return _opaque(wire)

@@ -50,8 +50,8 @@ class Gpt2099Context(Format):
     def fits(self, data: bytes) -> bool:
         """Return whether it is an object with messages, whose content is a list of blocks."""
         messages = maybe_object(first_object(data)).get("messages")
-        contents = [maybe_object(one).get("content") for one in maybe_list(messages)]
-        return isinstance(messages, list) and all(isinstance(one, list) for one in contents)
+        contents = [maybe_object(message).get("content") for message in maybe_list(messages)]
+        return isinstance(messages, list) and all(isinstance(item, list) for item in contents)
 
     def split(self, data: bytes) -> Iterable[Record]:
         """Return the window without its messages, then each message."""

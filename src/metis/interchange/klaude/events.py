@@ -1,4 +1,4 @@
-"""Entries of klaude-code that are no messages, and the messages that they hide.
+"""Entries of klaude-code that are not messages, and the messages that they hide.
 
 A file is only appended to: a rewind and a retraction are lines behind the messages that they hide,
 and refer to them by a checkpoint, a text or a line.
@@ -93,7 +93,7 @@ class ActiveMessages:
         """Hide a message of the user and what follows it, as our retraction does.
 
         Returns:
-            The text of the message, also if it was hidden before; None if it is no such message.
+            The text of the message, also if it was hidden before; None if it is not a user message.
         """
         self._hide_from(self._positions.get(message_id, len(self._messages)))
         return self._texts_of_user.get(message_id)
@@ -153,25 +153,25 @@ def lacks_time_zone(text: str) -> bool:
 
 
 def decode_event(line: types.Line, conversion: ConversionContext) -> KnownEntry:
-    """Return the entry of a line that is no message."""
+    """Return the entry of a line that is not a message."""
     data, context = line.data, conversion.request_context
-    stated = data.get("created_at")
+    time_text = data.get("created_at")
     # Events of other programs may hold anything under this key.
-    created_at = decode_time(stated) if isinstance(stated, str) else None
+    created_at = decode_time(time_text) if isinstance(time_text, str) else None
     common: dict[str, Any] = {
         "id": new_ulid(),
         "session_id": context.session_id,
         "created_at": created_at or context.created_at,
     }
     # A time that could not be read stays in the data, so that it is written back.
-    rest = {key: value for key, value in data.items() if key != "created_at" or not created_at}
+    fields = {key: value for key, value in data.items() if key != "created_at" or not created_at}
     entry: KnownEntry | None
     match line.type:
         case "StreamErrorItem":
             error = convert_to(types.StreamErrorItem, data, "$.data")
             entry = ErrorEntry(text=error.error, **common)
         case "TaskMetadataItem":
-            entry = TaskMetadataEntry(data=rest, **common)
+            entry = TaskMetadataEntry(data=fields, **common)
         case "CompactionEntry":
             entry = _decode_summary(data, conversion, common)
         case "RewindEntry":
@@ -181,8 +181,8 @@ def decode_event(line: types.Line, conversion: ConversionContext) -> KnownEntry:
         case _:
             entry = None
     if entry is None:
-        entry = SidecarEntry(kind=line.type, data=rest, **common)
-        conversion.add_loss(entry, line.type, "$", "an unknown event; kept as it is")
+        entry = SidecarEntry(kind=line.type, data=fields, **common)
+        conversion.add_loss(entry, line.type, "$", "an unknown event; stored unchanged")
     return entry
 
 
@@ -240,7 +240,7 @@ def _decode_retraction(
 
 
 def encode_event(entry: KnownEntry, conversion: ConversionContext) -> Wire | None:
-    """Return the line of an entry that is no message; None if klaude-code has none."""
+    """Return the line of an entry that is not a message; None if klaude-code has none."""
     name: str
     data: Mapping[str, Any] | None
     match entry:

@@ -141,7 +141,7 @@ def _sign(block: ContentBlock, part: types.ThinkingSignaturePart) -> ContentBloc
 
 
 def _lone_signature(part: types.ThinkingSignaturePart) -> ContentBlock:
-    # Without a known issuer no provider could read it, so the issuer is a system that is none.
+    # Without a known issuer no provider can read it; klaude-code as the issuer sends it to none.
     issuer = _issuer(part.model_id) or SYSTEM
     # Claude signs thinking whose text it withholds, and refuses the signature as redacted data.
     if issuer in _SIGNING_ISSUERS:
@@ -164,7 +164,7 @@ def _issuer(model_id: str | None) -> str | None:
 def encode_parts(
     blocks: Sequence[ContentBlock], calls: Sequence[str | None], model: str | None
 ) -> list[Wire]:
-    """Return the parts of blocks; our parts of klaude-code are written as they were read."""
+    """Return the parts of blocks; opaque parts of klaude-code are written as they were read."""
     ids = iter(calls)
     return [part for block in blocks for part in _encode_block(block, ids, model)]
 
@@ -220,7 +220,7 @@ def _model_id(issuer: str | None, model: str | None) -> str | None:
     provider, _, name = (model or "").partition(":")
     if issuer == SYSTEM:
         return None
-    # klaude-code wants the model, not the provider; both agree if the message names its model.
+    # klaude-code expects the model, not the provider; both agree if the message names its model.
     return name if issuer and issuer == provider and name else issuer
 
 
@@ -248,12 +248,12 @@ def _arguments(block: ToolUseBlock) -> str:
     return json.dumps(block.input, ensure_ascii=False)
 
 
-def has_same_arguments(one: Any, two: Any) -> bool:
+def has_same_arguments(first: Any, second: Any) -> bool:
     """Return whether two argument texts are the same JSON."""
-    if not isinstance(one, str) or not isinstance(two, str):
+    if not isinstance(first, str) or not isinstance(second, str):
         return False
-    first, second = parse_arguments(one), parse_arguments(two)
-    return first[1] is None and second[1] is None and first == second
+    parsed, other = parse_arguments(first), parse_arguments(second)
+    return parsed[1] is None and other[1] is None and parsed == other
 
 
 def encode_stop_reason(metadata: MessageMetadata) -> str | None:
