@@ -98,7 +98,8 @@ def _aws_frame(event: dict[str, Any] | str) -> bytes:
     """Return an AWS event frame; the event is an object whose only key is its name."""
     if isinstance(event, str):
         return event.encode()
-    ((name, body),) = event.items()
+    name = next(iter(event), "")
+    body: Any = event.get(name, {})
     kind = "exception" if name.endswith("Exception") else "event"
     headers = {
         f":{kind}-type": name,

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from metis import adapters
-from metis.canonical import Message, TextBlock, ToolUseBlock
+from metis.canonical import Message, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.streaming import (
+    MessageComplete,
     StreamError,
     StreamEvent,
     TextDelta,
@@ -15,8 +16,14 @@ from metis.streaming import (
     ToolUseEnd,
     ToolUseStart,
 )
+from metis.streaming.aws_event_stream import encode_event_frame
+from metis.verify.served import read_stream, written_stream_faults
+from metis.wire.call import RequestContext
 
-START = {"type": "message_start", "message": {"id": "msg_1", "model": "m", "role": "assistant"}}
+START: dict[str, Any] = {
+    "type": "message_start",
+    "message": {"id": "msg_1", "model": "m", "role": "assistant"},
+}
 TEXT = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
 CALL: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
 STOP = {"type": "content_block_stop", "index": 0}
@@ -125,3 +132,84 @@ def test_text_and_thinking_of_one_index_are_separate_items() -> None:
     ]
     added = [body["item"] for body in bodies if body["type"] == "response.output_item.added"]
     assert [item["type"] for item in added] == ["reasoning", "message", "reasoning"]
+
+
+def test_deltas_without_a_start_begin_a_block_of_their_kind() -> None:
+    think = {"type": "thinking_delta", "thinking": "hm"}
+    seal = {"type": "signature_delta", "signature": "c2VhbA=="}
+    first = {"type": "content_block_delta", "index": 0, "delta": think}
+    second = {"type": "content_block_delta", "index": 0, "delta": seal}
+    _, message = read("anthropic", START, first, second, STOP, *END)
+    block = message.content[0]
+    assert isinstance(block, ThinkingBlock)
+    assert (block.text, block.signature) == ("hm", "c2VhbA==")
+
+
+def test_block_that_continues_after_another_one_is_written_once() -> None:
+    other = {"type": "content_block_start", "index": 1, "content_block": TEXT["content_block"]}
+    more = {**delta("two"), "index": 1}
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    first = {**START, "message": {**START["message"], "type": "message", "usage": usage}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage}
+    events = [first, TEXT, delta("one "), other, more, delta("and more"), STOP, end, END[1]]
+    assert_written_again("anthropic", events)
+
+
+def test_call_that_begins_twice_is_one_call() -> None:
+    begin = {"type": "content_block_start", "index": 0, "content_block": CALL}
+    events, message = read("anthropic", START, begin, begin, STOP, *END)
+    assert len([event for event in events if isinstance(event, ToolUseStart)]) == 1
+    assert len(message.content) == 1
+
+
+def test_fragments_of_a_call_after_the_next_one_are_written() -> None:
+    def chunk(index: int, **call: Any) -> dict[str, Any]:
+        calls = [{"index": index, **call}]
+        choice = {"index": 0, "delta": {"tool_calls": calls}, "finish_reason": None}
+        return {"id": "c", "model": "m", "choices": [choice]}
+
+    events: list[dict[str, Any]] = [
+        chunk(0, id="call_a", type="function", function={"name": "f", "arguments": "{}"}),
+        chunk(1, id="call_b", type="function", function={"name": "g", "arguments": "{}"}),
+        chunk(0, function={"arguments": " "}),
+        {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+    ]
+    assert_written_again("openai", events)
+
+
+def test_texts_around_thinking_are_written_as_ollama_joins_them() -> None:
+    def line(**message: str) -> dict[str, Any]:
+        keys = {"role": "assistant", "content": "", **message}
+        return {"model": "m", "created_at": "2026-01-02T03:04:05Z", "message": keys, "done": False}
+
+    lines = [line(content="one "), line(thinking="hm"), line(content="two")]
+    lines.append({**line(), "done": True})
+    stream = b"".join(json.dumps(each).encode() + b"\n" for each in lines)
+    assert_stream_written_again("ollama", stream)
+
+
+def test_converse_block_without_an_end_ends_with_the_next_one() -> None:
+    start = {"toolUse": {"toolUseId": "tooluse_1", "name": "look", "type": "server_tool_use"}}
+    bodies: dict[str, dict[str, Any]] = {
+        "contentBlockStart": {"contentBlockIndex": 0, "start": start},
+        "contentBlockDelta": {"contentBlockIndex": 1, "delta": {"text": "words"}},
+        "messageStop": {"stopReason": "end_turn"},
+    }
+    events = {name: json.dumps(body).encode() for name, body in bodies.items()}
+    stream = b"".join(
+        encode_event_frame({":event-type": name, ":message-type": "event"}, body)
+        for name, body in events.items()
+    )
+    assert_stream_written_again("bedrock-converse", stream)
+
+
+def assert_written_again(name: str, events: list[dict[str, Any]]) -> None:
+    stream = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in events)
+    assert_stream_written_again(name, stream)
+
+
+def assert_stream_written_again(name: str, stream: bytes) -> None:
+    adapter, context = adapters.get(name), RequestContext(session_id="sess_odd")
+    events = read_stream(adapter, context, stream)
+    assert isinstance(events[-1], MessageComplete)
+    assert list(written_stream_faults(adapter, context, events)) == []

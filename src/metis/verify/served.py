@@ -16,7 +16,7 @@ from metis.canonical.blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from metis.canonical.errors import MetisError, NetworkError
+from metis.canonical.errors import MetisError, NetworkError, OtherProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
 from metis.streaming import MessageComplete, MessageStart, StreamError, StreamEvent
@@ -70,8 +70,10 @@ def written_stream_faults(
     if isinstance(before, MessageComplete) and isinstance(after, MessageComplete):
         yield from message_faults(adapter, context, before.message, after.message)
     elif isinstance(before, StreamError) and isinstance(after, StreamError):
-        # A broken connection has no error type in a protocol: it becomes a server error.
-        is_same_class = before.error_class in (after.error_class, NetworkError.__name__)
+        # No protocol has an error type for a broken connection, nor for an error without a class:
+        # both become a server error.
+        unnamed = (NetworkError.__name__, OtherProviderError.__name__)
+        is_same_class = before.error_class in (after.error_class, *unnamed)
         if not is_same_class or before.text != after.text:
             yield f"the error was {before.error_class}, is {after.error_class}: {after.text}"
         if _content_of(before.message) != _content_of(after.message):

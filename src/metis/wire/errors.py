@@ -45,19 +45,25 @@ _THROTTLED = re.compile(r"too many tokens.{0,20}wait|rate.?limit|throttl", re.IG
 # Providers and local servers report a full context window by text; few have an error code for it.
 _OVERFLOW = re.compile(
     r"(?:maximum|max|available|model.?s?) (?:model |maximum )?context|context[ _](?:length|window)"
-    r"|(?:prompt|input|request) (?:is )?too (?:long|large)|exceed.{0,40}(?:context|token limit)"
+    r"|(?:prompt|input|request) (?:is )?too (?:long|large)|exceed.{0,40}(?:context|tokens? limit)"
     r"|token limit (?:reached|exceeded)|string too long|maximum number of tokens allowed"
     r"|configured context size|maximum (?:prompt|model) length|range of input length should be"
     r"|reduce the length of the messages|more than max tokens allowed|too many (?:input )?tokens"
-    r"|token count.{0,40}exceeds the (?:limit|maximum)",
+    r"|token count.{0,40}exceeds the (?:limit|maximum)|token count.{0,40}only supports up to"
+    r"|input tokens exceed|prompt exceeds max|max tokens of \d{1,9} exceeded|expected maxLength: \d"
+    r"|max_new_tokens`? must be <=|must have less than \d{1,9} tokens",
     re.IGNORECASE,
 )
+# OpenAI and Groq word a request above the tokens of a whole minute as a rate limit: waiting does
+# not help, a shorter history does.
+_ABOVE_RATE = re.compile(r"request too large for.{0,200}tokens per min", re.IGNORECASE)
 
 _REFUSED_KEY = re.compile(
     r"(?:incorrect|invalid|expired|missing|no) (?:x-)?api[ -]?key"
     r"|api[ -]?key (?:is )?(?:not valid|invalid|expired|missing|required)"
     r"|invalid (?:authentication|bearer|access) (?:credentials|token)"
-    r"|credit balance is too low|insufficient credits",
+    r"|credit balance is too low|insufficient credits"
+    r"|reached your specified (?:\w+ )?API usage limits|organization has been disabled",
     re.IGNORECASE,
 )
 NOT_FOUND = 404
@@ -88,6 +94,8 @@ def class_of_status(status: int | None) -> type[ProviderError]:
 
 def class_of_text(text: str) -> type[ProviderError] | None:
     """Return the error class that an error text implies; None if the text matches no pattern."""
+    if _ABOVE_RATE.search(text):
+        return ContextOverflowError
     # Throttling first: "too many tokens, wait" is not a context overflow (T185).
     if _THROTTLED.search(text):
         return RateLimitError
@@ -108,6 +116,8 @@ def refine_class(
     if by_type is ServerError:
         # A 401 whose body claims a server error would otherwise be retried with the refused key.
         return by_status or by_type
+    if by_type is RateLimitError and _ABOVE_RATE.search(text):
+        return ContextOverflowError
     if by_type is not InvalidRequestError:
         return by_type
     return by_status or class_of_text(text) or by_type

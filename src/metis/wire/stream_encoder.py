@@ -169,8 +169,10 @@ class BlockStreamEncoder(BaseStreamEncoder):
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
         self._open_index: int | None = None
-        self._has_input = False
-        """Whether a delta with arguments of the open call has been encoded."""
+        self._started_blocks: set[int] = set()
+        """The indexes of blocks whose start has been encoded."""
+        self._open_calls: dict[int, bool] = {}
+        """Per index of a call without an end: whether a delta with arguments has been encoded."""
         self._citation_count = 0
         """How many citations of the open text block have been encoded."""
 
@@ -204,28 +206,50 @@ class BlockStreamEncoder(BaseStreamEncoder):
         if self._open_index == index:
             return b""
         encoded = self._encode_start(event) + self._close_block()
+        if index in self._started_blocks and type(event) is not ToolUseStart:
+            # Another block came in between: a second start would begin a second block.
+            return encoded
+        self._started_blocks.add(index)
         self._open_index, self._citation_count = index, 0
         return encoded + self._encode_block_start(index, block) if block else encoded
 
     def _close_block(self) -> bytes:
+        """Close the open block, unless it is a call that goes on beside the next one."""
         index, self._open_index = self._open_index, None
-        return b"" if index is None else self._encode_block_stop(index)
+        if index is None or index in self._open_calls:
+            return b""
+        return self._encode_block_stop(index)
+
+    def _close_all(self) -> bytes:
+        """Close every block, calls that never ended included."""
+        closed = self._close_block() + b"".join(map(self._encode_block_stop, self._open_calls))
+        self._open_calls.clear()
+        return closed
+
+    def _open_call(self, event: ToolUseStart, block: Wire) -> bytes:
+        """Open the block of a call; an empty `block` needs no start."""
+        opened = self._open_block(event, block)
+        self._open_calls[event.content_block_index] = False
+        return opened
 
     def _tool_input(self, event: ToolUseInputDelta) -> bytes:
         self._check_open(event)
-        self._has_input = True
+        self._open_calls[event.content_block_index] = True
         return self._encode_delta(event.content_block_index, self._input_delta(event.partial_json))
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
         self._check_open(event)
-        encoded = b""
-        if (event.final_input or event.invalid) and not self._has_input:
+        index, encoded = event.content_block_index, b""
+        has_input = self._open_calls.pop(index)
+        if (event.final_input or event.invalid) and not has_input:
             text = event.invalid.raw if event.invalid else _write(event.final_input).decode()
-            encoded = self._encode_delta(event.content_block_index, self._input_delta(text))
-        return encoded + self._close_block()
+            encoded = self._encode_delta(index, self._input_delta(text))
+        if self._open_index == index:
+            self._open_index = None
+        return encoded + self._encode_block_stop(index)
 
     def _check_open(self, event: ToolUseInputDelta | ToolUseEnd) -> None:
-        if self._open_index != event.content_block_index:
+        if event.content_block_index not in self._open_calls:
             fault = f"the call {event.tool_use_id} is not open: encode its tool_use_start first"
             raise EncodeError(fault)
 

@@ -416,13 +416,15 @@ class FastAnthropicStreamDecoder(AnthropicStreamDecoder):
             # The general path appends the first event of a block, with the form of its start.
             if block is None or self._end is not None or not block.is_reported:
                 self._decode_event(data, events)
-            elif type(delta) is _TextDelta:
+            elif type(delta) is _TextDelta and block.kind == "text":
                 text = delta.text
                 block.text_pieces.append(text)
                 events.append(TextDelta(self._message_id, index, text))
-            elif type(delta) is _ThinkingDelta:
+            elif type(delta) is _ThinkingDelta and block.kind == "thinking":
                 text = delta.thinking
                 block.thinking_pieces.append(text)
                 events.append(ThinkingDelta(self._message_id, index, text))
-            elif type(delta) is _InputDelta:
+            elif type(delta) is _InputDelta and block.kind == "tool_use":
                 self._add_input(index, block, delta.partial_json, events)
+            else:
+                self._decode_event(data, events)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
+from metis.canonical.blocks import Citation, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus
@@ -36,6 +36,7 @@ class _PartialBlock:
         "input_keys",
         "is_closed",
         "is_reported",
+        "kind",
         "original_form",
         "string_pieces",
         "text_pieces",
@@ -46,6 +47,7 @@ class _PartialBlock:
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
+        self.kind = str(wire.get("type"))
         # A plain start contains nothing beyond its event, so that it need not be stored.
         self.original_form = None if _is_plain_start(wire) else _copy(wire)
         self.is_reported = False
@@ -64,6 +66,11 @@ class _PartialBlock:
     def is_empty(self) -> bool:
         """Whether only the plain start of a text or thinking block has been received."""
         return self.wire in _PLAIN_STARTS and not (self.is_reported or self.is_closed)
+
+    def has_only_start(self, wire: Wire) -> bool:
+        """Whether only this start of the block has been received."""
+        pieces = (self.text_pieces, self.thinking_pieces, self.arguments, self.string_pieces)
+        return not (any(pieces) or self.is_closed) and self.wire == wire
 
     def first_form(self, delta_form: Wire | None = None) -> Wire | None:
         """Return the original form for an event: that of the block start, for its first event only.
@@ -92,6 +99,12 @@ class _PartialBlock:
                 self.string_pieces.setdefault(key, []).append(value)
             else:
                 self.wire[key] = value
+
+    def add_input_keys(self, keys: Wire) -> None:
+        """Add what a delta has beside arguments; texts grow, as those of the block do."""
+        for key, value in keys.items():
+            old = maybe_text(self.input_keys.get(key)) or ""
+            self.input_keys[key] = old + value if isinstance(value, str) else value
 
     def _list(self, key: str) -> list[Any]:
         """Return the list of a key, which may be extended in place."""
@@ -169,14 +182,17 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         self._add_usage(decode_usage(body.get("usage"), self._context), events)
 
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
+        start = dict(maybe_object(wire.get("content_block")))
         index = _index(wire, len(self._blocks))
         earlier = self._blocks.get(index)
+        if earlier is not None and earlier.has_only_start(start):
+            return  # a second call with the same id would be another call
         # Some proxies send the start of a block twice, the first time without content.
         is_repeated = earlier is not None and earlier.is_empty
         if not is_repeated:
             self._report_unclosed(events)
             index = self._new_index(index, events)
-        block = self._new_block(index, dict(maybe_object(wire.get("content_block"))))
+        block = self._new_block(index, start)
         match block.wire:
             case {"type": "tool_use", "id": str(wire_id), "name": str(name)}:
                 call = tool_use_id_of(
@@ -223,33 +239,47 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         block = self._blocks.get(index)
         if block is None:
             # Some hosts send deltas without the start of their block.
-            block = self._new_block(index, {"type": "text", "text": ""})
-        text_key = _TEXT_KEYS.get(str(block.wire.get("type")))
+            block = self._new_block(index, _start_for(delta))
+        kind = block.kind
+        text_key = _TEXT_KEYS.get(kind)
         is_text = delta.get("type") != "input_json_delta"
         if is_text and text_key is not None and text_key not in block.wire:
             block.wire[text_key] = ""  # some hosts omit the empty text in the start
-        form = _unusual_keys(delta)
-        match delta:
-            case {"type": "input_json_delta", "partial_json": str(text)}:
-                self._add_input(index, block, text, events)
-                if form is not None:
-                    block.input_keys |= form["delta"]
-                    block.add(form["delta"])
-                return
-            case {"type": "signature_delta", "signature": str(signature)}:
-                events.append(self._thinking(index, block, "", signature, form))
-            case {"text": str(text)} if block.wire.get("type") == "text":
+        if block.is_closed and kind not in _STREAMED_TYPES:
+            return  # its event contains the complete block
+        form = _unusual_keys(delta, kind)
+        if kind == "text":
+            text, cited = maybe_text(delta.get("text")), _citations(delta)
+            if text is not None or cited or form is not None:
                 first = block.first_form(form)
-                events.append(TextDelta(self._message_id, index, text, first))
-            case {"thinking": str(text)} if block.wire.get("type") == "thinking":
-                signature = maybe_text(delta.get("signature"))
-                events.append(self._thinking(index, block, text, signature, form))
-            case {"citation": {**citation}} if block.wire.get("type") == "text":
-                cited, first = (decode_citation(citation),), block.first_form(form)
-                events.append(TextDelta(self._message_id, index, "", first, cited))
-            case _:
-                pass
+                events.append(TextDelta(self._message_id, index, text or "", first, cited))
+        elif kind == "thinking":
+            texts = (maybe_text(delta.get(key)) for key in ("thinking", "signature"))
+            thought, signature = texts
+            if thought is not None or signature is not None or form is not None:
+                events.append(self._thinking(index, block, thought or "", signature, form))
+        elif self._add_input_delta(index, block, delta, form, events):
+            return
         block.add(delta)
+
+    def _add_input_delta(
+        self,
+        index: int,
+        block: _PartialBlock,
+        delta: Wire,
+        form: Wire | None,
+        events: list[StreamEvent],
+    ) -> bool:
+        """Add a delta of a block with arguments; return whether it is done with that."""
+        if form is not None:
+            block.add_input_keys(form["delta"])
+        text = maybe_text(delta.get("partial_json"))
+        if delta.get("type") != "input_json_delta" or text is None:
+            return False
+        self._add_input(index, block, text, events)
+        if form is not None:
+            block.add(form["delta"])
+        return True
 
     def _thinking(
         self,
@@ -265,7 +295,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
     def _add_input(
         self, index: int, block: _PartialBlock, text: str, events: list[StreamEvent]
     ) -> None:
-        if block.is_closed or maybe_text(block.wire.get("type")) in _WITHOUT_INPUT:
+        if block.is_closed or block.kind in _WITHOUT_INPUT:
             return
         block.arguments.append(text)
         self._meter.add_arguments(block, len(text))
@@ -298,8 +328,11 @@ class AnthropicStreamDecoder(SseStreamDecoder):
             events.append(self._thinking(index, block, "", decoded.signature or None))
 
     def _on_message_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
-        self._body |= maybe_object(wire.get("delta"))
-        self._body |= {k: v for k, v in wire.items() if k not in ("type", "delta", "usage")}
+        late = {**wire, **maybe_object(wire.get("delta"))}
+        for key, value in late.items():
+            # `type` is that of the event, and `message_start` contains the id and the role.
+            if key not in _EVENT_KEYS and not (key in _NAME_KEYS and key in self._body):
+                self._body[key] = value
         # `message_start` and `message_delta` both contain totals: the latest non-null value of each
         # field replaces the earlier one; adding them would count the prompt twice (T130).
         if not isinstance(self._body.get("usage"), dict):
@@ -311,18 +344,20 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         self._add_usage(decode_usage(usage, self._context), events)
 
     def _on_message_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
+        if "delta" in wire or "usage" in wire:
+            self._on_message_delta(wire, events)
         # Bedrock adds `amazon-bedrock-invocationMetrics` to this event.
-        self._body |= {key: value for key, value in wire.items() if key != "type"}
+        self._body |= {key: value for key, value in wire.items() if key not in _EVENT_KEYS}
         self._report_unclosed(events)
         self._complete(events)
 
     def _report_unclosed(self, events: list[StreamEvent]) -> None:
         """Close the newest block if it has no event yet and the host omitted its stop event."""
         block = self._blocks.get(self._newest)
-        if block is not None and not block.is_closed:
-            kind = block.wire.get("type")
-            if kind not in _STREAMED_TYPES or not block.is_reported:
-                self._close_block(self._newest, events)
+        if block is None or block.is_closed:
+            return
+        if block.kind not in _STREAMED_TYPES or not block.is_reported:
+            self._close_block(self._newest, events)
 
     def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
         self._report_unclosed(events)
@@ -362,16 +397,41 @@ _STREAMED_TYPES = ("text", "thinking", "tool_use")
 """The types of blocks whose deltas are events."""
 
 
-_DELTA_SIZE = 2
-_DELTA_KEYS = frozenset({"type", "text", "thinking", "signature", "partial_json", "citation"})
+_EVENT_KEYS = frozenset({"type", "delta", "usage"})
+_NAME_KEYS = frozenset({"id", "role"})
+_DELTA_KEYS: Mapping[str, Mapping[str, type]] = {
+    "text": {"text": str, "citation": dict},
+    "thinking": {"thinking": str, "signature": str},
+    "tool_use": {"partial_json": str},
+}
+"""Per type of block the keys of deltas that events have a field for."""
 
 
-def _unusual_keys(delta: Wire) -> Wire | None:
+def _unusual_keys(delta: Wire, kind: str) -> Wire | None:
     """Return the keys of a delta that events have no field for, as `{"delta": …}`, or None."""
-    if len(delta) <= _DELTA_SIZE and all(key in _DELTA_KEYS for key in delta):
-        return None
-    keys = {key: value for key, value in delta.items() if key not in _DELTA_KEYS}
+    usual = _DELTA_KEYS.get(kind)
+    if usual is None:
+        return None  # the event of such a block contains the complete block
+    keys = {
+        key: value
+        for key, value in delta.items()
+        if key != "type" and not (key in usual and isinstance(value, usual[key]))
+    }
     return {"delta": keys} if keys else None
+
+
+def _start_for(delta: Wire) -> Wire:
+    """Return the start of a block that a host has left out."""
+    if "thinking" in delta or "signature" in delta:
+        return dict(_PLAIN_STARTS[1])
+    if delta.get("type") == "compaction_delta":
+        return {"type": "compaction", "content": None}
+    return dict(_PLAIN_STARTS[0])
+
+
+def _citations(delta: Wire) -> tuple[Citation, ...]:
+    citation = delta.get("citation")
+    return (decode_citation(maybe_object(citation)),) if isinstance(citation, dict) else ()
 
 
 def _is_plain_start(wire: Wire) -> bool:

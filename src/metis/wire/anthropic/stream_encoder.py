@@ -86,10 +86,9 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         return encoded
 
     def _tool_start(self, event: ToolUseStart) -> bytes:
-        self._has_input = False
         wire_id = self._wire_id(event)
         call: Wire = {"type": "tool_use", "id": wire_id, "name": event.tool_name, "input": {}}
-        return self._open_block(event, self._original_start(event, call))
+        return self._open_call(event, self._original_start(event, call))
 
     def _original_start(self, event: TextDelta | ThinkingDelta | ToolUseStart, plain: Wire) -> Wire:
         """Return the start of a block in its original form, with empty values for delta keys."""
@@ -152,7 +151,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         end = {"type": "message_delta", "delta": delta, "usage": usage, **outer}
         return (
             self._encode_unsent_citations(event.message)
-            + self._close_block()
+            + self._close_all()
             + _frame("message_delta", end)
             + _frame("message_stop", stop)
         )

@@ -9,7 +9,7 @@ import binascii
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
-from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
+from metis.canonical.blocks import Citation, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError, ResponseLimitError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus
@@ -69,6 +69,7 @@ class _PartialBlock:
         "arguments",
         "citations",
         "index",
+        "inner",
         "kind",
         "other",
         "results",
@@ -89,7 +90,10 @@ class _PartialBlock:
         self.results: list[Any] = []
         self.sealed: list[str] = []
         self.signatures: list[str] = []
+        self.inner: Wire = {}
+        """Other keys that deltas have beside those of their kind."""
         self.other: Wire = {}
+        """Deltas of no kind that is known."""
         self.tool_use_id = ""
 
     def add(self, delta: Wire) -> None:
@@ -98,18 +102,22 @@ class _PartialBlock:
             match key, value:
                 case "text", str():
                     self.texts.append(value)
-                case "citation", _:
+                case "citation", dict():
                     self.citations.append(value)
-                case "toolUse", {"input": str(text)}:
-                    self.arguments.append(text)
+                case "toolUse", dict():
+                    call = maybe_object(value)
+                    self.arguments += filter(None, (maybe_text(call.get("input")),))
+                    self.inner |= {name: each for name, each in call.items() if name != "input"}
                 case "reasoningContent", dict():
                     self._add_thinking(maybe_object(value))
                 case "toolResult", list():
                     self._add_results(maybe_list(value))
                 case "image", dict():
-                    self.other |= maybe_object(value)
-                case _:
+                    self.inner |= maybe_object(value)
+                case _ if key not in _KINDS:
                     self.other[key] = value
+                case _:
+                    pass  # a value of another type says nothing of a block of this kind
 
     def _add_thinking(self, delta: Wire) -> None:
         # Text, signature and redacted content may be in separate deltas or in one (T42).
@@ -121,6 +129,7 @@ class _PartialBlock:
         signature = maybe_text(delta.get("signature"))
         if signature is not None:
             self.signatures.append(signature)
+        self.inner |= {key: value for key, value in delta.items() if key not in _THINKING_KEYS}
 
     def _add_results(self, parts: list[Any]) -> None:
         for part in parts:
@@ -134,24 +143,23 @@ class _PartialBlock:
 
     def to_wire(self) -> Wire:
         """Return the block in the form of a plain response."""
-        if self.kind == "image":
-            return {"image": {**maybe_object(self.start.get("image")), **self.other}}
         return {**self._known_keys(), **self.other}
 
     def _known_keys(self) -> Wire:
         """Return the block without keys of deltas that this decoder does not interpret."""
         match self.kind:
-            case "text" if not self.citations:
-                return {"text": "".join(self.texts)}
             case "text":
-                content = [{"text": "".join(self.texts)}]
-                return {"citationsContent": {"citations": self.citations, "content": content}}
+                text = {"text": "".join(self.texts)}
+                cited = {"citations": self.citations, "content": [text]}
+                return {"citationsContent": cited} if self.citations else text
             case "thinking":
                 return {"reasoningContent": self._reasoning()}
             case "call":
                 call = maybe_object(self.start.get("toolUse"))
                 arguments, _ = parse_arguments("".join(self.arguments))
-                return {"toolUse": {**call, "input": arguments}}
+                return {"toolUse": {**call, **self.inner, "input": arguments}}
+            case "image":
+                return {"image": {**maybe_object(self.start.get("image")), **self.inner}}
             case "result":
                 result = maybe_object(self.start.get("toolResult"))
                 content = [
@@ -163,7 +171,7 @@ class _PartialBlock:
                 return self.start
 
     def _reasoning(self) -> Wire:
-        wire: Wire = {}
+        wire: Wire = dict(self.inner)
         if self.texts or self.signatures:
             wire["reasoningText"] = {"text": "".join(self.texts)}
             if self.signatures:
@@ -194,6 +202,8 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         self._call_counts: dict[str, int] = {}
         self._open: dict[int, _PartialBlock] = {}
         """The blocks without a stop event, by their wire index."""
+        self._last_index = -1
+        """The wire index of the block that started last."""
 
     def _decode_bytes(self, chunk: bytes, events: list[StreamEvent]) -> None:
         if not self._has_started:
@@ -238,15 +248,17 @@ class ConverseStreamDecoder(BaseStreamDecoder):
     def _begin_response(self, events: list[StreamEvent]) -> None:
         # No event of the stream names the model.
         model = self._context.model or f"{self._context.provider or PROTOCOL}:unknown"
-        form = maybe_object(maybe_object(self._body.get("output")).get("message"))
-        self._begin(events, model, protocol=PROTOCOL, original_form=form or None)
+        # A host that leaves the start out means the same.
+        output = self._body.setdefault("output", {"message": {"role": "assistant"}})
+        form = maybe_object(maybe_object(output).get("message"))
+        self._begin(events, model, protocol=PROTOCOL, original_form=form)
 
     def _on_message_start(self, wire: Wire, events: list[StreamEvent]) -> None:
         if self._has_started:
             # A proxy retried upstream after the client had received part of a response (T133).
             self._fail(NetworkError("another response began in the same stream"), events)
             return
-        self._body["output"] = {"message": wire}
+        self._body["output"] = {"message": {"role": "assistant", **wire}}
         self._begin_response(events)
 
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
@@ -259,16 +271,17 @@ class ConverseStreamDecoder(BaseStreamDecoder):
     def _start_block(
         self, index: int, kind: _BlockKind, start: Wire, events: list[StreamEvent]
     ) -> _PartialBlock:
-        """Start a block; an open block with the same index is closed first (T124)."""
+        """Start a block; the block before it is closed, even without a stop event (T124)."""
         self._begin_response(events)
         self._close_block(index, events)
+        self._close_last(events)
         if kind == "call":
             self._meter.add_call()
         else:
             self._meter.add_block()
         block = _PartialBlock(kind, len(self._blocks), start)
         self._blocks.append(block)
-        self._open[index] = block
+        self._open[index], self._last_index = block, index
         match start.get("toolUse"):
             case {"toolUseId": str(wire_id), "name": str(name), **other} if _is_client_call(other):
                 call = tool_use_id_of(self._context, self._message_id, wire_id, self._call_counts)
@@ -280,26 +293,50 @@ class ConverseStreamDecoder(BaseStreamDecoder):
                 pass
         return block
 
+    def _close_last(self, events: list[StreamEvent]) -> None:
+        """End the last block if it is open, unless arguments of a call are missing."""
+        last = self._open.get(self._last_index)
+        if last is None:
+            return
+        is_missing = last.tool_use_id and (
+            not last.arguments or parse_arguments("".join(last.arguments))[1] is not None
+        )
+        if not is_missing:
+            self._close_block(self._last_index, events)
+
     def _on_block_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
         index, delta = _index(wire), maybe_object(wire.get("delta"))
+        if not delta:
+            return
         kind, block = _kind_of(delta), self._open.get(index)
         if block is None or kind not in (block.kind, "other"):
             block = self._start_block(index, kind, {}, events)
         match delta:
-            case {"text": str(text)} if kind == "text":
-                events.append(TextDelta(self._message_id, block.index, text))
-            case {"citation": {**citation}}:
-                cited = (decode_citation(citation),)
-                events.append(TextDelta(self._message_id, block.index, "", citations=cited))
+            case {"text": str(text)} if block.kind == "text":
+                form = _other_keys(delta)
+                cited = _citations(delta)
+                events.append(TextDelta(self._message_id, block.index, text, form, cited))
+            case {"citation": {}} if block.kind == "text":
+                form, cited = _other_keys(delta), _citations(delta)
+                events.append(TextDelta(self._message_id, block.index, "", form, cited))
             case {"toolUse": {"input": str(text)}} if block.tool_use_id:
                 self._meter.add_arguments(block, len(text))
                 call = block.tool_use_id
                 events.append(ToolUseInputDelta(self._message_id, block.index, call, text))
-            case {"reasoningContent": {**thinking}} if kind == "thinking":
+            case {"reasoningContent": {**thinking}} if block.kind == "thinking":
                 text, signature = (maybe_text(thinking.get(key)) for key in ("text", "signature"))
-                if text is not None or signature is not None:
-                    event = ThinkingDelta(self._message_id, block.index, text or "", signature)
+                # Sealed content is reported when it is complete, with all keys.
+                form = None if "redactedContent" in thinking else _other_keys(delta)
+                if text is not None or signature is not None or form is not None:
+                    event = ThinkingDelta(
+                        self._message_id, block.index, text or "", signature, original_form=form
+                    )
                     events.append(event)
+            case _ if (form := _other_keys(delta)) and block.kind == "text":
+                events.append(TextDelta(self._message_id, block.index, "", form))
+            case _ if form is not None and block.kind == "thinking":
+                event = ThinkingDelta(self._message_id, block.index, "", original_form=form)
+                events.append(event)
             case _:
                 pass
         block.add(delta)
@@ -313,6 +350,8 @@ class ConverseStreamDecoder(BaseStreamDecoder):
 
     def _on_block_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
         index = _index(wire)
+        if index not in self._open and self._open:
+            return  # of no block: the open one goes on
         if index not in self._open:
             # AWS sends only a stop event for an empty text block (T39).
             block = self._start_block(index, "text", {}, events)
@@ -325,7 +364,12 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             return
         if block.tool_use_id:
             arguments, invalid = parse_arguments("".join(block.arguments))
-            end = ToolUseEnd(self._message_id, block.index, block.tool_use_id, arguments, invalid)
+            form: Wire | None = {**block.other}
+            if block.inner:
+                form["toolUse"] = block.inner
+            end = ToolUseEnd(
+                self._message_id, block.index, block.tool_use_id, arguments, invalid, form or None
+            )
             events.append(end)
             return
         wire = block.to_wire()
@@ -376,6 +420,24 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         "messageStop": _on_message_stop,
         "metadata": _on_metadata,
     }
+
+
+_THINKING_KEYS = frozenset({"text", "signature", "redactedContent"})
+
+
+def _other_keys(delta: Wire) -> Wire | None:
+    """Return the keys of a delta that events have no field for, as a delta, or None."""
+    other = {key: value for key, value in delta.items() if key not in _KINDS}
+    reasoning = maybe_object(delta.get("reasoningContent"))
+    inner = {key: value for key, value in reasoning.items() if key not in _THINKING_KEYS}
+    if inner:
+        other["reasoningContent"] = inner
+    return other or None
+
+
+def _citations(delta: Wire) -> tuple[Citation, ...]:
+    citation = delta.get("citation")
+    return (decode_citation(maybe_object(citation)),) if isinstance(citation, dict) else ()
 
 
 def _is_client_call(call: Mapping[str, Any]) -> bool:

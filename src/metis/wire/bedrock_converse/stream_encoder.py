@@ -13,6 +13,7 @@ from metis.streaming import (
     MessageStart,
     TextDelta,
     ThinkingDelta,
+    ToolUseEnd,
     ToolUseStart,
 )
 from metis.streaming.aws_event_stream import encode_event_frame
@@ -29,6 +30,8 @@ from metis.wire.tool_ids import derived_id
 
 _STOP_KEYS = ("stopReason", "additionalModelResponseFields")
 """The keys of a plain response that the `messageStop` event carries."""
+_DELTA_KEYS = frozenset({"text", "citationsContent", "reasoningContent"})
+"""The keys of a block whose text is encoded as deltas."""
 _ENCODED_KEYS = frozenset({"output", *_STOP_KEYS})
 """The keys that earlier events carry; the last event, `metadata`, carries all others."""
 _NO_METADATA: Wire = {"usage": encode_usage(None), "metrics": {"latencyMs": 0}}
@@ -52,8 +55,9 @@ class ConverseStreamEncoder(BlockStreamEncoder):
 
     def _text(self, event: TextDelta) -> bytes:
         index, encoded = event.content_block_index, self._open_block(event, {})
-        if event.text or not event.citations:
-            encoded += self._encode_delta(index, {"text": event.text})
+        other = self._original_delta(event.original_form)
+        if event.text or other or not event.citations:
+            encoded += self._encode_delta(index, {"text": event.text, **other})
         if event.citations:
             encoded += self._encode_citations(index, event.citations)
         return encoded
@@ -62,15 +66,16 @@ class ConverseStreamEncoder(BlockStreamEncoder):
         index, is_new = event.content_block_index, self._open_index != event.content_block_index
         encoded = self._open_block(event, {})
         # A decoder reads a block without deltas as an empty text.
-        if event.text or (is_new and event.signature is None):
-            encoded += self._encode_delta(index, {"reasoningContent": {"text": event.text}})
+        other = self._original_delta(event.original_form)
+        if event.text or other or (is_new and event.signature is None):
+            thinking = {"text": event.text, **maybe_object(other.get("reasoningContent"))}
+            encoded += self._encode_delta(index, {**other, "reasoningContent": thinking})
         if event.signature is not None:
             delta = {"reasoningContent": {"signature": event.signature}}
             encoded += self._encode_delta(index, delta)
         return encoded
 
     def _tool_start(self, event: ToolUseStart) -> bytes:
-        self._has_input = False
         start: Wire = {"toolUse": {"toolUseId": self._wire_id(event), "name": event.tool_name}}
         if event.original_form is not None and self._is_native:
             # The form of a plain response contains the arguments, which deltas carry in a stream.
@@ -80,13 +85,28 @@ class ConverseStreamEncoder(BlockStreamEncoder):
             if call:
                 start["toolUse"] = call_keys
         # Only calls have a start event; texts and thinking start with their first delta.
-        opened = self._open_block(event, {})
+        opened = self._open_call(event, {})
         return opened + self._encode_block_start(event.content_block_index, start)
 
+    def _tool_end(self, event: ToolUseEnd) -> bytes:
+        other = self._original_delta(event.original_form)
+        encoded = b""
+        if other:
+            call = {**maybe_object(other.get("toolUse")), "input": ""}
+            encoded = self._encode_delta(event.content_block_index, {"toolUse": call, **other})
+        return encoded + super()._tool_end(event)
+
+    def _original_delta(self, form: Mapping[str, Any] | None) -> Wire:
+        """Return what the provider has written into deltas beside what events carry."""
+        return {} if form is None or not self._is_native else dict(form)
+
     def _block(self, event: BlockAdded) -> bytes:
+        has_deltas = event.content_block_index in self._started_blocks
         start = self._open_block(event, {})
         original = event.original_form if self._is_native else None
         wire = _encode_alone(event.block) if original is None else dict(original)
+        if has_deltas:
+            wire = _without_text(wire)
         encoded = self._encode_block(event.content_block_index, wire)
         return start + encoded + self._close_block()
 
@@ -126,11 +146,13 @@ class ConverseStreamEncoder(BlockStreamEncoder):
         body = self._plain_body(event)
         stop = {key: body.get(key) for key in _STOP_KEYS if key in body}
         metadata = {key: value for key, value in body.items() if key not in _ENCODED_KEYS}
+        if metadata and not self._is_native:
+            metadata = {**_NO_METADATA, **metadata}
         return (
             self._encode_unsent_citations(event.message)
-            + self._close_block()
+            + self._close_all()
             + _frame("messageStop", stop)
-            + (_frame("metadata", {**_NO_METADATA, **metadata}) if metadata else b"")
+            + (_frame("metadata", metadata) if metadata else b"")
         )
 
     def _encode_failure(self, error: ProviderError) -> bytes:
@@ -156,6 +178,14 @@ class ConverseStreamEncoder(BlockStreamEncoder):
 
     def _citation_delta(self, citation: Mapping[str, Any]) -> Wire:
         return {"citation": citation}
+
+
+def _without_text(wire: Wire) -> Wire:
+    """Return what a block has beside text and signature, which deltas have said already."""
+    reasoning = maybe_object(wire.get("reasoningContent"))
+    inner = {key: value for key, value in reasoning.items() if key != "reasoningText"}
+    rest = {key: value for key, value in wire.items() if key not in _DELTA_KEYS}
+    return {"reasoningContent": inner, **rest} if inner else rest
 
 
 def _encode_alone(block: ContentBlock) -> Wire:

@@ -108,6 +108,7 @@ class _ChunkParser:
 
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\['([^']*)'\]|\["([^"]*)"\]""")
 _VALUES = ("stringValue", "numberValue", "boolValue")
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 _MAX_STEPS = 200
 """The deepest JSON path of an argument; more deeply nested JSON is rejected everywhere."""
 
@@ -325,7 +326,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         for key, value in candidate.items():
             if key != "content":
                 # Any chunk may contain metadata; a later empty object must not erase it (T200).
-                if value or key not in self._candidate:
+                if value not in _EMPTY or key not in self._candidate:
                     self._candidate[key] = value
                 continue
             content = maybe_object(value)

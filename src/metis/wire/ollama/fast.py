@@ -124,8 +124,8 @@ class FastOllamaStreamDecoder(OllamaStreamDecoder):
         if not self._has_started:
             self._store_head(chunk)
         for data in self._lines.feed(chunk):
-            # `_decode_line` handles lines after the end and after an unreadable line.
-            if self._end is not None or self._unread_line is not None:
+            # `_decode_line` handles the first line, and lines after the end or an unreadable line.
+            if not self._has_started or self._end is not None or self._unread_line is not None:
                 self._decode_line(data, events)
                 continue
             try:
@@ -133,16 +133,11 @@ class FastOllamaStreamDecoder(OllamaStreamDecoder):
             except (ValueError, RecursionError):
                 self._decode_line(data, events)
                 continue
-            if not self._has_started:
-                kind = "response" if line.message is None else "message"
-                first = {"model": line.model, "created_at": line.created_at, kind: None}
-                self._begin_response(line.model, events, first)
             message = line.message
             if message is not None:
                 thinking, text = message.thinking, message.content
             else:
                 thinking, text = line.thinking, line.response
-                self._is_completion = True
             if thinking:
                 self._add_thinking(thinking, events)
             if not text:

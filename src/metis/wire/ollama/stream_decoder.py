@@ -25,6 +25,7 @@ from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed, read_error
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.ollama.blocks import (
+    GENERATE_PATH,
     PROTOCOL,
     PendingCalls,
     decode_any_call,
@@ -114,12 +115,15 @@ class OllamaStreamDecoder(BaseStreamDecoder):
             return
         if not self._has_started:
             first = {key: value for key, value in wire.items() if key in _FIRST_KEYS}
-            kind = "message" if "message" in wire else "response"
+            is_known = "message" in wire or "response" in wire
+            self._is_completion = (
+                "message" not in wire if is_known else self._context.path == GENERATE_PATH
+            )
+            kind = "response" if self._is_completion else "message"
             self._begin_response(maybe_text(wire.get("model")), events, {**first, kind: None})
         if "message" in wire:
             self._decode_message(maybe_object(wire["message"]), events)
         else:
-            self._is_completion = self._is_completion or "response" in wire
             self._add_texts(wire.get("thinking"), wire.get("response"), events)
         self._logprobs += maybe_list(wire.get("logprobs"))
         self._body |= {key: value for key, value in wire.items() if key not in _DELTA_KEYS}
@@ -168,7 +172,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         self._open_block(None)
         message_id, index = self._message_id, self._index
         if not isinstance(block, ToolUseBlock):
-            events.append(BlockAdded(message_id, index, block))
+            events.append(BlockAdded(message_id, index, block, {"tool_calls": [wire]}))
             return
         arguments = block.invalid.raw if block.invalid else write_json(block.input).decode()
         events += (

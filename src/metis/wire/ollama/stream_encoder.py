@@ -63,7 +63,8 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         text = event.text
         if not text:
             return b""
-        if self._has_text and not self._follows_text:
+        # Ollama itself joins the texts around thinking as they are.
+        if self._has_text and not self._follows_text and not self._is_native:
             text = PARAGRAPH + text
         self._has_text = self._follows_text = True
         return self._line(self._delta(text))
@@ -106,7 +107,8 @@ class OllamaStreamEncoder(BaseStreamEncoder):
             self._lose(event.message_id, event.content_block_index)
             return b""
         function = maybe_object(call.get("function"))
-        if "arguments" not in function:
+        is_as_it_came = self._is_native and not (event.final_input or event.invalid)
+        if "arguments" not in function and not is_as_it_came:
             arguments = event.final_input if event.invalid is None else event.invalid.raw
             call = {**call, "function": {**function, "arguments": arguments}}
         self._written_calls += 1
@@ -115,6 +117,9 @@ class OllamaStreamEncoder(BaseStreamEncoder):
     def _block(self, event: BlockAdded) -> bytes:
         """Encode an image of a chat; that of a completion is part of the last line."""
         block = event.block
+        if self._is_native and event.original_form is not None and not self._is_completion:
+            self._written_calls += 1
+            return self._line(self._delta("", dict(event.original_form)))
         if type(block) is not ArtifactBlock or self._is_completion:
             return b""
         if block.source.kind != "base64":
@@ -138,11 +143,12 @@ class OllamaStreamEncoder(BaseStreamEncoder):
     def _encode_end(self, event: MessageComplete) -> bytes:
         body = self._plain_body(event)
         message = maybe_object(body.pop("message", None))
-        completion = {key: body.pop(key, None) for key in ("response", "thinking", "image")}
+        keys = ("response", "thinking", "image")
+        completion = {key: body.pop(key) for key in keys if key in body}
         remaining = {
             key: value
             for key, value in (message or completion).items()
-            if value is not None and not self._is_written(key)
+            if (value is not None or self._is_native) and not self._is_written(key)
         }
         text = maybe_text(remaining.pop("response", None) or remaining.pop("content", None)) or ""
         images = maybe_list(message.get("images"))[self._written_images :]

@@ -201,6 +201,8 @@ class ChoiceFold:
             if content:
                 self.text_pieces.append(content)
             return
+        if not isinstance(content, list):
+            return
         self._flush_text()
         for part in maybe_list(content):
             self._add_part(maybe_object(part))

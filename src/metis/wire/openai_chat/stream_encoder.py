@@ -25,7 +25,7 @@ from metis.streaming.text_frames import encode_sse
 from metis.wire.call import RequestContext
 from metis.wire.declared_tools import CUSTOM_KIND, DeclaredTool
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text, read_object
-from metis.wire.openai_chat.assistant import DETAILS_KEY
+from metis.wire.openai_chat.assistant import DETAILS_KEY, TEXT_KEYS
 from metis.wire.openai_chat.blocks import PROTOCOL, write_json
 from metis.wire.openai_chat.request import WIRE_ID_PREFIX
 from metis.wire.openai_chat.response import encode_response
@@ -34,6 +34,10 @@ from metis.wire.response import model_name
 from metis.wire.stream_encoder import BaseStreamEncoder
 
 _CHUNK = "chat.completion.chunk"
+_CONTENT_KEYS = frozenset(
+    {"content", "refusal", "tool_calls", "function_call", "audio", DETAILS_KEY, *TEXT_KEYS}
+)
+"""The keys of a message of which a delta without a value says nothing."""
 _THINKING_KEYS = {"reasoning_content": ""}
 """The key for thinking of other protocols, with an empty text as its form."""
 
@@ -45,6 +49,8 @@ class _Call:
         self.index = index
         self.kind = kind
         self.has_arguments = False
+        self.length = 0
+        """How many characters of the arguments were written."""
         self.keys: Wire = {}
         self.tool: DeclaredTool | None = None
         """The custom tool that the client declared, if a model called it as a function."""
@@ -184,6 +190,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
 
     def _arguments(self, call: _Call, piece: str) -> bytes:
         call.has_arguments = True
+        call.length += len(piece)
         if call.index < 0:
             return self._delta({"function_call": {"arguments": piece}})
         key = "input" if call.kind == "custom" else "arguments"
@@ -239,9 +246,14 @@ class ChatStreamEncoder(BaseStreamEncoder):
                 text = "".join(self._written[key])
                 if isinstance(value, str) and value != text and value.startswith(text):
                     delta[key] = value[len(text) :]
-            elif key != "role":
+            elif key != "role" and (value or key not in _CONTENT_KEYS):
                 delta[key] = value
-        return {key: value for key, value in delta.items() if value not in (None, "", [], {})}
+        is_empty: tuple[Any, ...] = (None,) if self._is_native else (None, "", [], {})
+        return {
+            key: value
+            for key, value in delta.items()
+            if value or (key not in _CONTENT_KEYS and value not in is_empty)
+        }
 
     def _remaining_calls(self, calls: list[Any]) -> list[Wire]:
         by_index = {call.index: call for call in self._calls.values()}
@@ -259,8 +271,10 @@ class ChatStreamEncoder(BaseStreamEncoder):
             content = maybe_object(wire.get(call.kind))
             key = "input" if call.kind == "custom" else "arguments"
             unsent = {name: value for name, value in content.items() if name not in ("name", key)}
-            if not call.has_arguments and content.get(key):
-                unsent[key] = content[key]
+            arguments = maybe_text(content.get(key)) or ""
+            # Some hosts send fragments of a call after the next call started: no event has them.
+            if (self._is_native or not call.has_arguments) and arguments[call.length :]:
+                unsent[key] = arguments[call.length :]
             if unsent:
                 keys[call.kind] = unsent
             if keys:

@@ -143,6 +143,8 @@ class ResponsesStreamDecoder(SseStreamDecoder):
         if item is None and index is None and item_id is None and self._items:
             item = self._items[-1]
         if item is not None:
+            if kind and item.wire and "type" not in item.wire and not item.is_done:
+                item.wire["type"] = kind
             return item
         new_item: Wire = {"type": kind}
         if kind == "message":

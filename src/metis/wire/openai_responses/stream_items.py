@@ -50,6 +50,8 @@ class StreamItem:
         """The index of its first block; -1 as long as its events are delayed."""
         self.block_count = 0
         self.text_pieces: dict[int, list[str]] = {}
+        self.unreported_pieces: dict[int, list[str]] = {}
+        """The pieces of texts of an item that is not a message."""
         self.part_types: dict[int, str] = {}
         self.parts: dict[int, Wire] = {}
         self.argument_pieces: list[str] = []
@@ -116,8 +118,8 @@ class StreamItem:
         if self.is_done:
             return self.wire
         wire = dict(self.wire)
-        if self.text_pieces or self.parts:
-            indexes = sorted({*self.text_pieces, *self.parts})
+        if self.text_pieces or self.parts or self.unreported_pieces:
+            indexes = sorted({*self.text_pieces, *self.parts, *self.unreported_pieces})
             wire["content"] = [self._part(index) for index in indexes]
         if self.summary_pieces:
             texts = self._summaries()
@@ -141,12 +143,13 @@ class StreamItem:
 
     def free_pieces(self) -> None:
         """Release the pieces of a complete item, whose content is also in its final form."""
-        self.text_pieces, self.summary_pieces = {}, {}
+        self.text_pieces, self.unreported_pieces, self.summary_pieces = {}, {}, {}
         self.argument_pieces, self.reasoning_pieces = [], []
 
     def _part(self, index: int) -> Wire:
         part = dict(self.parts.get(index, {}))
-        text = "".join(self.text_pieces.get(index, ()))
+        pieces = self.text_pieces.get(index) or self.unreported_pieces.get(index, ())
+        text = "".join(pieces)
         if self.part_types.get(index) == "refusal" or part.get("type") == "refusal":
             return {**part, "type": "refusal", "refusal": part.get("refusal") or text}
         notes = maybe_list(part.get("annotations"))
@@ -177,6 +180,10 @@ class ItemReporter:
         """Add a piece of a text in a message."""
         pieces = item.text_pieces.get(index)
         form: Wire | None = None
+        if item.kind != "message":
+            # An item of another type is reported when it is complete, with this text in it.
+            item.unreported_pieces.setdefault(index, []).append(piece)
+            return
         if pieces is None:
             pieces = item.text_pieces[index] = []
             item.block_count += 1
@@ -188,7 +195,7 @@ class ItemReporter:
 
     def report_thinking(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
         """Append the event for a piece of thinking that was added to an item."""
-        if item is self.current and piece:
+        if item is self.current and piece and item.kind == "reasoning":
             form = None if item.reported_thinking else item.announcement()
             index = item.first_index
             events.append(ThinkingDelta(self._message_id, index, piece, original_form=form))
