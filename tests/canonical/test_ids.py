@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from metis.canonical.ids import (
     UlidSource,
     int_to_ulid,
-    is_tool_use_id,
     is_ulid,
     new_session_id,
     new_tool_use_id,
@@ -123,7 +122,6 @@ def test_new_ids_are_valid_and_increase() -> None:
     assert all(re.fullmatch(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", each) for each in ulids)
     assert all(re.fullmatch(r"tu_[0-9A-HJKMNP-TV-Z]{26}", each) for each in tools)
     assert all(re.fullmatch(r"sess_[0-9A-HJKMNP-TV-Z]{26}", each) for each in sessions)
-    assert all(is_tool_use_id(each) for each in tools)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +144,6 @@ def test_invalid_id_is_refused(text: str) -> None:
         ulid_to_int(text)
     with pytest.raises(ValueError, match="not a ULID"):
         UlidSource(after=text)
-
-
-@pytest.mark.parametrize(
-    "text", ["tu_", "tu_" + "0" * 25, "toolu_" + "0" * 26, "tu_" + "0" * 26 + "\n"]
-)
-@pytest.mark.row("M-040", "M-167")
-def test_invalid_tool_id_is_refused(text: str) -> None:
-    assert not is_tool_use_id(text)
 
 
 @pytest.mark.parametrize("number", [-1, 2**128])

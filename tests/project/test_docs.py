@@ -33,7 +33,6 @@ from metis.canonical import (
 )
 from metis.canonical.blocks import (
     BLOCK_TYPES,
-    SPEC_TAGS,
     Block,
     Citation,
     InvalidInput,
@@ -51,7 +50,7 @@ SPEC = (ROOT / "spec" / "canonical-form.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "spec").glob("*.md")])
 TYPES = [
     *SPEC_FIELDS,
-    *(kind for tag, kind in BLOCK_TYPES.items() if tag not in SPEC_TAGS),
+    *(kind for kind in BLOCK_TYPES.values() if kind not in SPEC_FIELDS),
     *(MediaSource, Citation, InvalidInput, Outcome, CacheHint, ToolDefinition),
 ]
 ENUMS = (

@@ -230,6 +230,3 @@ def _comparable_block(block: "ContentBlock") -> "ContentBlock":
 
 BLOCK_TYPES: dict[str, type[Block]] = {kind.type: kind for kind in KnownBlock.__args__}
 """Every tag of the canonical form with its block type."""
-
-SPEC_TAGS = frozenset({"text", "tool_use", "tool_result", "image", "thinking", "redacted_thinking"})
-"""The tags of the base specification; the others are additions."""

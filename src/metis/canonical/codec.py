@@ -239,6 +239,7 @@ def _upgrade(raw_fields: RawFields, version: int, migrations: Migrations) -> Raw
 
 
 def _decode_generally(data: bytes, limits: Limits, migrations: Migrations) -> Message:
+    """Decode a message by the general path, and log its unknown parts and newer version."""
     message, unknown = _read_generally(data, limits, migrations)
     log_fields = {"session_id": message.session_id, "message_id": message.id, "paths": unknown}
     if unknown:

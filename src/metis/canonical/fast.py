@@ -111,6 +111,7 @@ def _has_no_provenance(metadata: MessageMetadata) -> bool:
 
 
 def _has_valid_provenance(metadata: MessageMetadata) -> bool:
+    """Return whether model, provider, routing and usage satisfy the rules."""
     model, provider = metadata.model, metadata.provider
     routing, usage = metadata.routing, metadata.usage
     is_imported = metadata.origin is not None

@@ -16,6 +16,7 @@ from collections.abc import Callable
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _CHARACTER_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
+# With a leading 0 these are the 26 characters of a ULID.
 _HASH_DIGITS = 25
 # Encoding two characters at a time halves the work.
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
@@ -26,9 +27,6 @@ _sha256 = hashlib.sha256
 
 ULID_PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 """Matches a ULID."""
-
-TOOL_USE_ID_PATTERN = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]{26}")
-"""Matches a tool_use_id that `new_tool_use_id` creates."""
 
 CANONICAL_TOOL_ID_PATTERN = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]+")
 """Matches any tool_use_id, but no wire ids; examples and imports contain shorter ones."""
@@ -157,11 +155,6 @@ def new_session_id() -> str:
 def is_ulid(text: str) -> bool:
     """Return whether a text is a well-formed ULID."""
     return ULID_PATTERN.fullmatch(text) is not None
-
-
-def is_tool_use_id(text: str) -> bool:
-    """Return whether a text is a tool_use_id with a complete ULID."""
-    return TOOL_USE_ID_PATTERN.fullmatch(text) is not None
 
 
 def ulid_to_int(ulid: str) -> int:

@@ -76,7 +76,7 @@ def misplaced_blocks(message: Message, profile: RuleProfile) -> Iterator[tuple[s
         path = f"$.content[{index}]"
         if allowed is not None and not _is_allowed(block, allowed, profile):
             row = _PAIR_ROWS.get((message.role, block.type)) or _ROLE_ROWS.get(message.role)
-            text = f"a {message.role} message may not hold a {block.type} block"
+            text = f"a {message.role} message may not contain a {block.type} block"
             yield row or "M-125", path, text
         if isinstance(block, ToolResultBlock):
             yield from _misplaced_in_result(block, path, profile)
@@ -87,7 +87,7 @@ def _misplaced_in_result(
 ) -> Iterator[tuple[str, str, str]]:
     for index, inner in enumerate(result.content):
         if not _is_allowed(inner, ALLOWED_IN_TOOL_RESULT[profile], profile):
-            text = f"a tool result may not hold a {inner.type} block"
+            text = f"a tool result may not contain a {inner.type} block"
             yield "M-045", f"{path}.content[{index}]", text
 
 
@@ -159,6 +159,7 @@ def _additions_in(value: object, path: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _added_fields(value: Value, path: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the fields of a value that are additions, at any depth."""
     source_fields = SPEC_FIELDS.get(type(value))
     if source_fields is None:
         kind = getattr(value, "type", type(value).__name__)

@@ -27,6 +27,7 @@ from metis.canonical.json_value import (
 )
 from metis.canonical.value import Extra, UnknownBlock, Value, fields_of
 
+# A path into deeply nested JSON may be as long as the document itself.
 _MAX_PATH_TEXT = 80
 # Below the recursion limit of the interpreter, because the callers of json.loads need stack, too.
 _MAX_PYTHON_DEPTH = 900

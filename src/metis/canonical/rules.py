@@ -115,7 +115,8 @@ def _has_content(message: Message, _: RuleProfile) -> Breaches:
 
 def _has_one_result(message: Message, _: RuleProfile) -> Breaches:
     if message.role == Role.TOOL and len(message.content) != 1:
-        yield "M-132", "$.content", f"a tool message holds one block, not {len(message.content)}"
+        text = f"a tool message must have one block, not {len(message.content)}"
+        yield "M-132", "$.content", text
 
 
 def _has_canonical_tool_ids(message: Message, _: RuleProfile) -> Breaches:
@@ -131,6 +132,7 @@ def _has_canonical_tool_ids(message: Message, _: RuleProfile) -> Breaches:
 
 
 def _has_provenance(message: Message, profile: RuleProfile) -> Breaches:
+    """Check that a complete response has model, provider, routing and usage."""
     if message.role != Role.ASSISTANT:
         return
     metadata = message.metadata
@@ -176,6 +178,7 @@ def _has_consistent_model(message: Message, _: RuleProfile) -> Breaches:
 
 
 def _has_consistent_routing(message: Message, _: RuleProfile) -> Breaches:
+    """Check the routing record against the model, and its fields against its mode."""
     routing = message.metadata.routing
     if routing is None:
         return

@@ -391,6 +391,7 @@ def _value_tree(value: Value, *, normalised: bool) -> object:
 
 
 def _fields_tree(value: Value, *, normalised: bool) -> dict[str, object]:
+    """Return the fields of a value as a dict, with the tag and unknown fields."""
     tree: dict[str, object] = {}
     for field in fields_of(type(value)):
         content = getattr(value, field.name)

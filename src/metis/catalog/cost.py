@@ -203,6 +203,7 @@ def reprice(
 def _reprice(
     message: Message, usage: Usage, table: PriceTable, at: datetime | None
 ) -> RepricedMessage | UnpricedMessage:
+    """Return the cost of one message under a table, or the reason why it has none."""
     model = message.metadata.model
     try:
         if model is None:

@@ -153,6 +153,7 @@ class Catalog(Struct, frozen=True, kw_only=True):
         return read_catalog(overlay, base=self)
 
     def _hint(self, name: str) -> str:
+        """Return a suggestion for an unknown name: similar names, or how to add the model."""
         names = [*self.aliases, *self.entries]
         # A part of a name is a better match than another name of similar spelling.
         containing = (candidate for candidate in names if name.lower() in candidate.lower())
@@ -250,6 +251,7 @@ def _rows(
 def _model_problems(
     model: str, row: _ModelRow, provider: _ProviderRow, path: str
 ) -> Iterator[Problem]:
+    """Yield the problems of one row of the models table."""
     if not is_model_id(model):
         yield Problem(path, "M-174", "the key is not <provider>:<model_name>")
     yield from _flag_problems(row.supports | row.lacks, path)
@@ -276,6 +278,7 @@ def _image_media_types(row: _ModelRow, provider: _ProviderRow) -> tuple[str, ...
 
 
 def _model_info(model: str, row: _ModelRow, provider: _ProviderRow) -> ModelInfo:
+    """Return the model of a row, with the capabilities of its provider."""
     # Rows contain only differences to their provider, so that the generated table is short.
     supports = (provider.supports | row.supports) - row.lacks
     flags = {f"supports_{flag}": flag in supports for flag in _CAPABILITY_FLAGS}
@@ -300,6 +303,7 @@ def _model_info(model: str, row: _ModelRow, provider: _ProviderRow) -> ModelInfo
 def _read_aliases(
     data: Mapping[str, object], entries: Mapping[str, ModelInfo], problems: list[Problem]
 ) -> dict[str, str]:
+    """Read the aliases, and report those that are invalid or have no model."""
     try:
         aliases = msgspec.convert(data.get("aliases", {}), dict[str, str])
     except msgspec.ValidationError as error:

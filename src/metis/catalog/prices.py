@@ -36,6 +36,7 @@ from metis.canonical.errors import CatalogDataError, InvalidValueError, Problem,
 from metis.catalog.currency import EXACT_CONTEXT, convert_to_usd, exact_decimal, read_currencies
 from metis.catalog.models import is_model_id
 
+# A higher rate is a mistake in the table.
 _MAX_RATE = 1_000_000
 # Finer digits come from a binary float such as 0.30000000000000004.
 _FINEST_RATE = Decimal("1E-12")
@@ -231,6 +232,7 @@ def _read_model(
     problems: list[Problem],
     currencies: Mapping[str, Decimal],
 ) -> ModelPrices:
+    """Read the prices of one model: one set of rates, or a list of periods."""
     if not is_model_id(model):
         problems.append(Problem(path, "M-178", "the key is not <provider>:<model_name>"))
     if isinstance(row, list):
@@ -260,6 +262,7 @@ _REQUIRED_RATES = ("input_per_mtok_usd", "output_per_mtok_usd")
 
 
 def _read_period(row: object, path: str, problems: list[Problem]) -> Period:
+    """Read one set of rates with its tiers, peak hours and charges."""
     fields = _table(row, path, problems)
     problems += _unknown_keys(fields, (*_PERIOD_KEYS, *_TARIFF_KEYS), path)
     standard = _read_tariff(fields, path, problems)

@@ -27,7 +27,9 @@ FEATURES = (
 )
 """The features of a text: of its ASCII part (`word` to `indent`), then characters by script."""
 
+# Characters beyond this length are counted, because tokenizers split longer words.
 _LONG_WORD_LENGTH = 18
+# A text with more than one accented letter per this number of characters is not English.
 _FOREIGN_SHARE = 100
 
 _SCRIPT_STARTS: Mapping[str, tuple[int, ...]] = {
@@ -125,9 +127,9 @@ def count_features(text: str) -> dict[str, int]:
     return counts
 
 
-def _count_runs(classes: bytes, kind: bytes, before: bytes) -> int:
+def _count_runs(classes: bytes, kind: bytes, others: bytes) -> int:
     """Return the number of runs of one class."""
-    pairs = sum(classes.count(bytes((other,)) + kind) for other in before)
+    pairs = sum(classes.count(bytes((other,)) + kind) for other in others)
     return pairs + classes.startswith(kind)
 
 

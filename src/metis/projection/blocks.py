@@ -172,6 +172,7 @@ def _as_text(block: ContentBlock, target: Target) -> TextBlock | None:
 def _project_media(
     block: Media | ArtifactBlock, message: Message, path: str, recorder: LossRecorder
 ) -> Media | ArtifactBlock:
+    """Return media in standard form, with an accepted size or as a text document."""
     media = normalise_media(block)
     if media.media_type != block.media_type:
         reason = f"its bytes are {media.media_type}, not {block.media_type}"
@@ -188,6 +189,7 @@ def _project_media(
 def _project_image_size(
     image: ImageBlock, message: Message, path: str, recorder: LossRecorder
 ) -> ImageBlock:
+    """Return an image scaled to the maximum of the target; record whether it is large."""
     # Anthropic rejects images over 8000 pixels, and over 2000 in a request with many (T90).
     target = recorder.target
     size = size_if_larger(image, target.max_image_side)
@@ -207,6 +209,7 @@ def _project_image_size(
 def _project_citations(
     block: TextBlock, message: Message, path: str, recorder: LossRecorder
 ) -> TextBlock:
+    """Return a text with only the citations that the target accepts."""
     # A citation of another provider refers to documents that the target does not have (T198).
     target, kinds = recorder.target, recorder.target.citation_kinds
     if not target.accepts_foreign_citations and message.metadata.origin not in target.issuers:
@@ -280,7 +283,9 @@ _ROLES_OF: Mapping[type, frozenset[Role]] = {
 
 def _role_refusal(block: ContentBlock, role: Role) -> str | None:
     roles = _ROLES_OF.get(type(block))
-    return None if roles is None or role in roles else f"a {role} message cannot hold {block.type}"
+    if roles is None or role in roles:
+        return None
+    return f"a {role} message cannot contain {block.type}"
 
 
 def _refusal(  # noqa: PLR0911 - one line per type
@@ -302,7 +307,7 @@ def _refusal(  # noqa: PLR0911 - one line per type
         case ArtifactBlock():
             return _artifact_refusal(block, target)
         case ToolResultBlock():
-            return f"a {role} message cannot hold a tool result"
+            return f"a {role} message cannot contain a tool result"
         case _:
             return None
 
@@ -345,6 +350,7 @@ def thinking_refusal(
 def _without_context(
     block: ContentBlock, message: Message, path: str, recorder: LossRecorder
 ) -> ContentBlock:
+    """Return a document without the name or context that the target does not accept."""
     if not isinstance(block, DocumentBlock):
         return block
     target = recorder.target

@@ -135,6 +135,7 @@ def _with_hints(message: Message, hints: tuple[CacheHint, ...]) -> Message:
 
 
 def _possible_marks(messages: Sequence[Message], recorder: LossRecorder) -> list[_Mark]:
+    """Return a mark for each hint, on the last block up to it that can have a mark."""
     target, marks = recorder.target, list[_Mark]()
     for message_index, message in enumerate(messages):
         is_client = is_native(message, target)
@@ -231,6 +232,7 @@ def _last_position(
 def _report_short_prefix(
     messages: Sequence[Message], marks: list[_Mark], recorder: LossRecorder
 ) -> None:
+    """Record a loss if the marked prefix is too short to be cached."""
     # Anthropic ignores marks on short prefixes without an error: nothing is cached (T179).
     minimum = recorder.target.min_cached_tokens
     if not minimum or not marks or marks[-1].is_native:

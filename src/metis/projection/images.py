@@ -24,8 +24,11 @@ _HEAD_LENGTHS = (64, 1 << 12, 1 << 18)
 """How many characters to decode, one after the other: most images have their size at the start."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8"
+# Start-of-frame markers of JPEG; C4, C8 and CC in this range are other segments.
 _SIZE_MARKERS = frozenset({*range(0xC0, 0xD0)}) - {0xC4, 0xC8, 0xCC}
+# JPEG markers that are not followed by a length.
 _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xDA)})
+# How many bytes of a lossless WebP are needed for its size.
 _LOSSLESS_HEAD = 25
 _FORMATS = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
 _QUALITY = 90
@@ -76,6 +79,7 @@ def _webp_size(head: bytes) -> Size | None:
 
 
 def _jpeg_size(head: bytes) -> Size | None:
+    """Return the size in the first frame header of a JPEG; None if it is not in `head`."""
     # The size is in the first frame header, after segments that begin with their length.
     offset = 2
     while offset + 9 <= len(head) and head[offset] == 0xFF:  # noqa: PLR2004 - starts a marker
@@ -139,6 +143,7 @@ def scale_image(block: ImageBlock, side: int) -> ImageBlock | None:
 # otherwise the prompt cache of the provider misses (T90).
 @lru_cache(maxsize=16)
 def _scaled(data: str, side: int) -> tuple[str, str] | None:
+    """Return the data and media type of a scaled image; None if that is not possible."""
     try:
         pillow: Any = importlib.import_module("PIL.Image")
     except ImportError:

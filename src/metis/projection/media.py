@@ -53,6 +53,7 @@ _MAGIC_BYTES: Mapping[bytes, str] = {
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF8": "image/gif",
 }
+# Bedrock accepts document names of up to 200 letters, digits, spaces, hyphens and brackets.
 _FORBIDDEN_IN_NAMES = re.compile(r"[^A-Za-z0-9\s()\[\]-]+")
 _SPACES = re.compile(r"\s+")
 _MAX_NAME_LENGTH = 200
@@ -109,6 +110,7 @@ def normalise_media(block: _MediaBlock) -> _MediaBlock:
 
 
 def _normalise_image(image: ImageBlock) -> ImageBlock:
+    """Return an image without a data URL prefix, and with the media type of its bytes."""
     # Anthropic and Gemini reject an image whose bytes do not have the stated type (T89, T94).
     if image.source.kind != "base64":
         return image
@@ -205,6 +207,7 @@ def _documents_of(block: ContentBlock) -> list[DocumentBlock]:
 def _with_named_documents(
     message: Message, names: "_DocumentNames", recorder: LossRecorder
 ) -> Message:
+    """Return a message with unique document names, and text if it has only documents."""
     if is_native(message, recorder.target):
         names.reserve(message)
         return message

@@ -47,6 +47,7 @@ def fit_first_and_last(
 
 
 def _add_opening(messages: list[Message], recorder: LossRecorder) -> None:
+    """Insert a user message before a history that begins with another role."""
     # Anthropic and Gemini reject a history that begins with a response (T76, T77). The opening is
     # the same in every request, so that the cached prefix remains valid.
     roles = enumerate(message.role for message in messages)
@@ -172,6 +173,7 @@ def _text_message(role: Role, text: str, adjacent: Message) -> Message:
 
 
 def _with_one_text(message: Message, recorder: LossRecorder) -> Message:
+    """Return a message with its texts, or those of its result, joined to one."""
     # Servers with simple chat templates show a list of parts as Python text to the model (T86).
     if is_native(message, recorder.target):
         return message

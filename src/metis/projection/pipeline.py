@@ -140,6 +140,7 @@ def _depends_on_earlier(messages: Sequence[Message], target: Target) -> bool:
 def _project_messages(
     messages: Sequence[Message], recorder: LossRecorder, *, is_start: bool
 ) -> list[Message]:
+    """Project the blocks and roles of messages; displaced media follows the results."""
     target = recorder.target
     sent: list[Message] = []
     displaced = _DisplacedMedia()

@@ -84,7 +84,7 @@ def drop_empty(messages: Sequence[Message], recorder: LossRecorder) -> list[Mess
         if message.content or is_native(message, recorder.target):
             sent.append(message)
         elif message.role != Role.SYSTEM:
-            recorder.record_dropped(message, "message", "$", "it holds nothing that can be sent")
+            recorder.record_dropped(message, "message", "$", "it has no content that can be sent")
     return sent
 
 
@@ -161,6 +161,7 @@ class _Attachment:
         self._displaced = []
 
     def _attach(self, message: Message, host_index: int) -> None:
+        """Attach a developer message to its host, and record the change."""
         host, recorder = self._sent[host_index], self._recorder
         index = _result_index(host, is_first=message.metadata.prepended)
         if index is None:
@@ -168,7 +169,7 @@ class _Attachment:
         else:
             joined = self._attach_to_result(host, message, index)
         if joined is None:
-            recorder.record_dropped(message, "message", "$", "it holds nothing that can be sent")
+            recorder.record_dropped(message, "message", "$", "it has no content that can be sent")
             return
         reason = f"attached to the {host.role} message before it"
         recorder.record_altered(message, str(message.role), "$.role", reason)
@@ -177,6 +178,7 @@ class _Attachment:
         self._sent[host_index] = joined
 
     def _attach_to_user(self, host: Message, message: Message) -> Message | None:
+        """Return a user message with the blocks of a developer message; None if there are none."""
         projected, _ = project_blocks(message, _USER, self._recorder)
         if not projected.content:
             return None
@@ -192,6 +194,7 @@ class _Attachment:
         return _with_content(host, _inserted(host.content, index, blocks), hints)
 
     def _attach_to_result(self, host: Message, message: Message, index: int) -> Message | None:
+        """Return a tool message whose result has the blocks of a developer message, or None."""
         result = host.content[index]
         if not isinstance(result, ToolResultBlock):
             return None

@@ -159,11 +159,12 @@ class _Results:
 
 
 def _single_results(message: Message, recorder: LossRecorder) -> list[Message]:
+    """Split a tool message into one per result; other blocks become user messages."""
     # With one result per message, each can be moved, dropped or completed separately.
     if message.role != Role.TOOL or len(message.content) == 1:
         return [message]
     if not message.content:
-        recorder.record_dropped(message, "message", "$", "it holds nothing that can be sent")
+        recorder.record_dropped(message, "message", "$", "it has no content that can be sent")
     parts: list[Message] = []
     for index, block in enumerate(message.content):
         path = f"$.content[{index}]"
@@ -239,6 +240,7 @@ class _UniqueIds:
         return message
 
     def _rename_calls(self, message: Message) -> Message:
+        """Return a response with unique call ids; identical repeated calls are dropped."""
         # Grouped by id: comparing each call with all others would take quadratic time.
         calls: dict[str, list[ToolUseBlock] | set[ToolUseBlock]] = {}
         content: list[IndexedBlock] = []
@@ -351,6 +353,7 @@ def project_calls(messages: list[Message], recorder: LossRecorder) -> list[Messa
 def _project_call(
     call: ToolUseBlock, message: Message, path: str, recorder: LossRecorder
 ) -> ToolUseBlock:
+    """Return a call with an accepted name, and with arguments that are an object."""
     name = wire_tool_name(call.name, recorder.target.tool_name_length)
     if name != call.name:
         reason = f"the name is sent as {name}"
@@ -405,9 +408,9 @@ def drop_unpaired_server_calls(
     if not any(isinstance(block, OpaqueBlock) for m in messages for block in m.content):
         return list(messages)
     issuers = recorder.target.issuers
-    halves = [half for message in messages for half in _server_halves(message, issuers)]
-    calls = {call_id for _, call_id, is_call in halves if is_call}
-    paired = calls & {call_id for _, call_id, is_call in halves if not is_call}
+    server_parts = [part for message in messages for part in _server_parts(message, issuers)]
+    calls = {call_id for _, call_id, is_call in server_parts if is_call}
+    paired = calls & {call_id for _, call_id, is_call in server_parts if not is_call}
     sent: list[Message] = []
     prompts = [index for index, message in enumerate(messages) if message.role == Role.USER]
     turn_start = prompts[-1] if prompts else -1
@@ -415,7 +418,7 @@ def drop_unpaired_server_calls(
         is_running = index > turn_start and message.role == Role.ASSISTANT
         unpaired = [
             block_index
-            for block_index, call_id, is_call in _server_halves(message, issuers)
+            for block_index, call_id, is_call in _server_parts(message, issuers)
             if call_id not in paired and not (is_call and is_running)
         ]
         if not unpaired or is_native(message, recorder.target):
@@ -430,7 +433,7 @@ def drop_unpaired_server_calls(
     return sent
 
 
-def _server_halves(message: Message, issuers: frozenset[str]) -> Iterator[tuple[int, str, bool]]:
+def _server_parts(message: Message, issuers: frozenset[str]) -> Iterator[tuple[int, str, bool]]:
     """Yield the index and call id of each server-side call or result, and whether it is a call."""
     for index, block in enumerate(message.content):
         if not isinstance(block, OpaqueBlock) or block.kind is None or block.issuer not in issuers:

@@ -25,6 +25,7 @@ from metis.canonical.errors import (
 )
 from metis.streaming.limits import DEFAULT_LIMITS, StreamLimits, limit_error
 
+# The length of the frame, the length of its headers, and the checksum of both.
 _PRELUDE = struct.Struct(">III")
 _CHECKSUM_SIZE = 4
 _MIN_FRAME_BYTES = _PRELUDE.size + _CHECKSUM_SIZE

@@ -78,6 +78,7 @@ class SseParser:
         return frames
 
     def _feed_lines(self, chunk: bytes) -> list[SseFrame]:
+        """Split a chunk into lines, and return the frames that they complete."""
         # A CRLF may be split between two chunks: this is its second byte.
         if self._ended_on_cr and chunk[:1] == b"\n":
             chunk = chunk[1:]
@@ -95,6 +96,7 @@ class SseParser:
         return frames
 
     def _read_line(self, line: bytes, frames: list[SseFrame]) -> None:
+        """Read one line; an empty line ends the current frame."""
         # The standard allows a byte order mark only at the start of the stream.
         if self._is_first_line:
             line = line.removeprefix(_BOM)

@@ -30,6 +30,7 @@ from metis.verify.stable import stable_faults
 
 _SMALL_BYTES = 1 << 16
 """Streams up to this size are split at every byte; longer ones into larger pieces, for speed."""
+# An odd size, so that the pieces end at varying positions of lines and characters.
 _PIECE_BYTES = 13
 _MAX_DIFFERENCES = 3
 _decode = msgspec.json.Decoder().decode
@@ -133,6 +134,7 @@ def check_laws(
 def _check_request(
     body: dict[str, Any], request: CanonicalRequest, adapter: Adapter, findings: Findings
 ) -> None:
+    """Check the laws of requests: round trip, edits, stable bytes and limits."""
     stored = [decode(encode(message)) for message in request.messages]
     wire = adapter.to_wire(stored, request.tools, request.options)
     findings.losses = wire.losses
@@ -150,6 +152,7 @@ def _check_request(
 def _check_response(
     recording: Recording, adapter: Adapter, context: RequestContext, findings: Findings
 ) -> None:
+    """Check the laws of a plain response, or those of an error or a stream."""
     body, stream = recording.body, recording.stream
     if body is not None:
         try:
@@ -172,6 +175,7 @@ def _check_response(
 def _check_stream(
     stream: bytes, adapter: Adapter, context: RequestContext, findings: Findings
 ) -> None:
+    """Check that a stream can be split anywhere, and that its events add up to the response."""
     events = _events(adapter, context, [stream])
     size = 1 if len(stream) <= _SMALL_BYTES else _PIECE_BYTES
     pieces = _events(adapter, context, [stream[n : n + size] for n in range(0, len(stream), size)])
@@ -249,6 +253,7 @@ def _events(
 
 
 def _without_ids(events: Sequence[StreamEvent]) -> list[tuple[str, list[object]]]:
+    """Return the events as comparable values, without generated ids."""
     # Each decoding creates new ids, so that they are replaced by numbers.
     ids: dict[object, int] = {}
     plain: list[tuple[str, list[object]]] = []

@@ -27,6 +27,7 @@ def limit_faults(
     A request that is refused with a typed error before it is sent is not a fault.
     """
     for target in targets:
+        # The client's own provider gets its options unchanged, and judges them itself.
         if target.name == client.name:
             continue
         options = replace(request.options, model=None)
@@ -46,6 +47,7 @@ def limit_faults(
 def _faults(
     request: CanonicalRequest, body: Mapping[str, Any], rules: Mapping[str, LimitRule]
 ) -> Iterator[str]:
+    """Yield the options, tools and ids of a decoded request that exceed a limit."""
     for name in _NUMBERS:
         value, rule = getattr(request.options, name), rules.get(name)
         if value is not None and rule is not None and rule.nearest(value) != value:

@@ -64,7 +64,9 @@ _PARTS: Mapping[str, str] = {
     "bedrock": "bedrock_converse",
 }
 """The protocol of part types that only one protocol has; `bedrock` stands for a missing type."""
+# A feature of only one protocol counts more than a key that others may have, too.
 _STRONG = 3
+# Enough to recognise a protocol; a history may have thousands of messages.
 _MAX_ITEMS = 100
 
 

@@ -159,6 +159,7 @@ def translated_faults(adapter: Adapter, context: RequestContext, message: Messag
         if counts[0] and counts[0] != counts[1] and f"$.metadata.usage.{name}" not in paths:
             yield f"to {adapter.name}: usage.{name}: was {counts[0]}, is {counts[1]}"
     is_same = before.stop_reason in (after.stop_reason, None, StopReason.UNKNOWN)
+    # Most protocols have no stop reason for a failed response, and a lost call changes the reason.
     is_failed = before.status is not MessageStatus.COMPLETE
     is_reported = lost["tool_use"] > 0 or "$.metadata.stop_reason" in paths
     if not (is_same or is_failed or is_reported):

@@ -86,6 +86,7 @@ def _declarations(
     *,
     has_functions: bool,
 ) -> Iterator[_Declaration]:
+    """Yield the declared tools, also those in namespaces; functions only if `has_functions`."""
     for tool in map(maybe_object, tools):
         kind, name = maybe_text(tool.get("type")) or "", maybe_text(tool.get("name"))
         if kind == "namespace" and name and namespace is None:
@@ -129,6 +130,7 @@ def _function_definition(name: str, tool: Wire) -> ToolDefinition:
 
 
 def _custom_definition(name: str, custom: Wire) -> ToolDefinition:
+    """Return a function with one text field for a custom tool; a grammar is described in text."""
     description = maybe_text(custom.get("description")) or ""
     grammar = maybe_object(custom.get("format"))
     # Responses has `definition` next to `syntax`; Chat Completions nests both in `grammar`.

@@ -28,6 +28,7 @@ FIRST_ERROR_STATUS = 400
 """The lowest status of a failed request."""
 
 _FIRST_SERVER_STATUS = 500
+# A proxy may answer with a whole HTML page; its beginning is enough for an error text.
 _MAX_TEXT = 500
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: AuthenticationError,
@@ -39,6 +40,7 @@ _BY_STATUS: Mapping[int, type[ProviderError]] = {
     # Proxies such as nginx reject a large body before the provider reads it; shortening helps.
     413: ContextOverflowError,
     429: RateLimitError,
+    # Anthropic's status for an overloaded API.
     529: RateLimitError,
 }
 _THROTTLED = re.compile(r"too many tokens.{0,20}wait|rate.?limit|throttl", re.IGNORECASE)

@@ -17,7 +17,7 @@ from metis.wire.tool_ids import TOOL_ID_PREFIX
 WriteJson = Callable[[Any], bytes]
 """Writes JSON with sorted keys, so that a stored history gives the same bytes again (T176)."""
 EncodeEnvelope = Callable[[AdapterOptions, Sequence[ToolDefinition]], Wire]
-"""Encodes everything of a request but its messages: options and tools."""
+"""Encodes the keys of a request other than its messages: options and tools."""
 EncodedJson = bytes | memoryview
 """One or several wire messages as they occur in a JSON list, separated by commas."""
 
@@ -114,10 +114,10 @@ class EncodedMessages(Struct, eq=False):
             self._envelope = self._new_envelope(tools, options, wire)
         if self._envelope is not None and self._waiting:
             envelope = self._envelope
-            tail = len(envelope.after)
+            suffix_length = len(envelope.after)
             if open_message is not None:
-                tail += len(self._write(open_message)) + len(b",")
-            self._encoded.append(memoryview(body)[len(envelope.before) : len(body) - tail])
+                suffix_length += len(self._write(open_message)) + len(b",")
+            self._encoded.append(memoryview(body)[len(envelope.before) : len(body) - suffix_length])
             self._waiting = []
         return body
 

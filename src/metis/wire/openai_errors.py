@@ -35,6 +35,7 @@ _BY_CODE: Mapping[str, type[ProviderError]] = {
     "rate_limit_error": RateLimitError,
     "rate_limited": RateLimitError,
     "too_many_requests": RateLimitError,
+    # A limit, too, but waiting does not end it: see `_FINAL_CODES`.
     "insufficient_quota": RateLimitError,
     "overloaded": RateLimitError,
     "overloaded_error": RateLimitError,
@@ -56,6 +57,7 @@ _WIRE_ERRORS: Mapping[type[ProviderError], tuple[int, str, str | None]] = {
     RateLimitError: (429, "rate_limit_error", "rate_limit_exceeded"),
     AuthenticationError: (401, "authentication_error", "invalid_api_key"),
     ServerError: (500, "server_error", None),
+    # OpenAI's SDKs retry every 5xx status.
     NetworkError: (502, "server_error", None),
     ContextOverflowError: (400, "invalid_request_error", "context_length_exceeded"),
     InvalidRequestError: (400, "invalid_request_error", None),
@@ -78,6 +80,7 @@ OVERFLOW = OverflowWording(
     "This model's maximum context length is {limit} tokens. However, your messages resulted in "
     "{tokens} tokens. Please reduce the length of the messages.",
 )
+# Larger numbers in `code` are codes of the host, not HTTP statuses.
 _MAX_STATUS = 599
 _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder(order="deterministic").encode

@@ -127,6 +127,7 @@ def form_metadata(protocol: str, form: Mapping[str, Any]) -> dict[str, Any]:
 # Cache marks become hints of the message; the other keys have no meaning in another protocol.
 _MEANINGLESS_KEYS = frozenset({"cache_control", "caller", "index"})
 _MEANINGLESS_VALUES: tuple[object, ...] = (None, "", False, [], {}, {"type": "direct"})
+# Values that the API assumes if the key is missing, so that dropping them loses nothing.
 _DEFAULTS = (("detail", "auto"), ("type", "custom"), ("type", "function"))
 
 

@@ -56,7 +56,7 @@ class OutputFormatCodec(Struct, frozen=True):
     encode: Callable[[Wire, OutputFormat | None, SchemaDialect], None]
     """Sets the keys of a request; None removes them."""
     has_name: bool = False
-    """Whether a schema can have a name and a description beside it."""
+    """Whether the protocol has a name and a description for a schema."""
     is_strict: bool = False
     """Whether the provider always enforces the schema."""
 

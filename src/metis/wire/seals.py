@@ -33,6 +33,7 @@ _MAGIC: Final = b"metis\0seal\0\x01"
 _PREFIX: Final = pybase64.b64encode_as_string(_MAGIC)
 _OLD_PREFIX: Final = "metis1:"
 _MARKS: Final = (_PREFIX.encode(), f'"{_OLD_PREFIX}'.encode())
+# The checksum detects truncation and other damage by clients; it does not prevent forgery.
 _CHECKSUM_BYTES = 16
 _URLSAFE = str.maketrans("-_", "+/")
 

@@ -139,6 +139,7 @@ class BaseStreamDecoder(ABC):
             return events
         self._size = size = self._size + len(chunk)
         try:
+            # Most responses stay below this size, and counting would slow down every delta.
             if size <= self._uncounted_bytes:
                 self._decode_bytes(chunk, events)
             else:

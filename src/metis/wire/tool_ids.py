@@ -22,6 +22,7 @@ TOOL_ID_PREFIX = "tu_"
 
 # A client repeats its history with every request, so that the same ids are hashed again.
 _CACHE_SIZE = 20_000
+# Anthropic's pattern, which is also valid for most other providers.
 _USUAL_PATTERN = "[a-zA-Z0-9_-]+"
 _ALNUM = string.digits + string.ascii_letters
 
@@ -150,6 +151,7 @@ class CallIds:
         return calls[number] if number < len(calls) else calls[-1]
 
 
+# Up to this number of calls a linear search is faster than the queues.
 _FEW_CALLS = 8
 
 

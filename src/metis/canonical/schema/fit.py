@@ -98,8 +98,8 @@ class _ToolFit:
     def _changed(self, change: str) -> None:
         self.changes[change] = None
 
-    def _part(self, part: Any, inside: tuple[str, ...], depth: int) -> Any:
-        """Rewrite a subschema; `inside` are the references that were followed to it."""
+    def _part(self, part: Any, open_references: tuple[str, ...], depth: int) -> Any:
+        """Rewrite a subschema; `open_references` are the references that were followed to it."""
         if isinstance(part, bool) and not self._rule.booleans:
             self._changed("a boolean schema was replaced by an object")
             return {} if part else {"not": {}}
@@ -111,12 +111,14 @@ class _ToolFit:
         if not self._rule.references:
             reference = split_reference(part)
             if reference is not None:
-                return self._inline(*reference, inside, depth)
+                return self._inline(*reference, open_references, depth)
             if not part.keys().isdisjoint(DEFINITIONS):
                 self._changed(_INLINED)
                 part = {key: value for key, value in part.items() if key not in DEFINITIONS}
         rewritten = {
-            key: map_subschemas(key, value, lambda inner: self._part(inner, inside, depth + 1))
+            key: map_subschemas(
+                key, value, lambda inner: self._part(inner, open_references, depth + 1)
+            )
             for key, value in part.items()
         }
         if not self._rule.type_lists:
@@ -126,27 +128,30 @@ class _ToolFit:
             self._use_strings_and_integers(rewritten)
         return rewritten
 
-    def _inline(self, name: str, beside: Schema, inside: tuple[str, ...], depth: int) -> Any:
+    def _inline(
+        self, name: str, other_keywords: Schema, open_references: tuple[str, ...], depth: int
+    ) -> Any:
         """Replace a reference by its definition; a recursive reference accepts any value."""
         target = self._walk.resolve(name)
         if target is None:
             self._changed(f"{name!r} is not defined in the schema and accepts anything")
-            return self._part(beside, inside, depth + 1)
+            return self._part(other_keywords, open_references, depth + 1)
         self._changed(_INLINED)
-        if name in inside:
+        if name in open_references:
             self._changed(f"{name!r} refers to itself and accepts anything there")
             kind = as_schema(target).get("type")
             # Some targets reject an array without `items`.
             any_value = {"type": kind} if isinstance(kind, str) and kind != "array" else {}
-            return any_value | self._part(beside, inside, depth + 1)
-        definition = self._part(target, (*inside, name), depth + 1)
+            return any_value | self._part(other_keywords, open_references, depth + 1)
+        definition = self._part(target, (*open_references, name), depth + 1)
         # Since draft 2019-09 keywords next to a reference apply, too; here they override those of
         # the definition.
-        if not beside or not is_schema(definition):
+        if not other_keywords or not is_schema(definition):
             return definition
-        return {**definition, **self._part(beside, inside, depth + 1)}
+        return {**definition, **self._part(other_keywords, open_references, depth + 1)}
 
     def _use_one_type(self, schema: Schema) -> None:
+        """Replace a list of types by one type, `nullable`, or a union."""
         types = schema.get("type")
         if not isinstance(types, list):
             return
@@ -164,6 +169,7 @@ class _ToolFit:
             schema["nullable"] = True
 
     def _use_nullable(self, schema: Schema) -> None:
+        """Replace a union with null by `nullable`."""
         # Pydantic and other libraries express an optional value as a union with null.
         for union in ("anyOf", "oneOf"):
             members = schema.get(union)
@@ -180,6 +186,7 @@ class _ToolFit:
             schema["nullable"] = True
 
     def _use_strings_and_integers(self, schema: Schema) -> None:
+        """Replace numbers in enums by strings, and float limits by integers."""
         values = schema.get("enum")
         if isinstance(values, list) and any(map(_is_number, cast("list[Any]", values))):
             self._changed("numbers of an enum were replaced by strings")
@@ -201,9 +208,11 @@ class _ToolFit:
             return {"type": "object"}
         reference = split_reference(schema)
         if reference is not None:
-            name, beside = reference
+            name, other_keywords = reference
             self._changed("the reference at the root was replaced by its definition")
-            return self._merge_root({**as_schema(self._walk.resolve(name)), **beside}, depth + 1)
+            return self._merge_root(
+                {**as_schema(self._walk.resolve(name)), **other_keywords}, depth + 1
+            )
         merged = {key: value for key, value in schema.items() if key not in UNIONS}
         if merged.get("type") != "object":
             self._changed("the root was declared an object")

@@ -159,11 +159,11 @@ class _OutputFit:
             schema = as_schema(self._walk.resolve(reference[0]))
         return schema
 
-    def _refuse_cycle(self, name: str, inside: tuple[str, ...]) -> None:
-        if name in inside:
+    def _refuse_cycle(self, name: str, open_references: tuple[str, ...]) -> None:
+        if name in open_references:
             raise _RefusedError(f"{name!r} refers to itself")
         for inner in self._references(as_schema(self._walk.resolve(name)), 0):
-            self._refuse_cycle(inner, (*inside, name))
+            self._refuse_cycle(inner, (*open_references, name))
 
     def _references(self, schema: Schema, depth: int) -> Iterator[str]:
         """Yield the references in a schema, except those inside of definitions."""

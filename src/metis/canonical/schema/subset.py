@@ -243,6 +243,7 @@ def _check_additional(checker: _Checker, content: object, path: str, depth: int)
 
 
 def _refusal(keyword: str) -> _Check:
+    """Return a check that reports a keyword outside of the subset, and checks its content."""
     rule, advice = _REFUSED.get(keyword, ("M-153", _OTHER_ADVICE))
 
     def check(checker: _Checker, content: object, path: str, depth: int) -> None:

@@ -148,6 +148,7 @@ class Validator:
         return _Node(copy, tuple(dict.fromkeys(_KEYWORDS[key].check for key in copy)))
 
     def _copy_content(self, key: str, content: Any, path: str, depth: int) -> Any:
+        """Copy the content of a keyword, with subschemas as checked parts."""
         match keyword_shape(key, content):
             case "named":
                 parts = content.items()
@@ -282,6 +283,7 @@ def _required(_: Validator, schema: Schema, value: object) -> _Faults:
 
 
 def _properties(validator: Validator, schema: Schema, value: object) -> _Faults:
+    """Check the properties of an object by name, by pattern, or as additional ones."""
     if not is_object(value):
         return _NONE
     faults: list[_Fault] = []

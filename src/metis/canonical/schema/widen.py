@@ -31,7 +31,7 @@ _SILENT = (ANNOTATIONS - {"default", "discriminator", "example", "propertyOrderi
 
 
 def widen_schema(schema: Mapping[str, Any]) -> Schema:
-    """Return a schema of the tool subset that accepts every object that the given one accepts."""
+    """Return a schema of the tool subset that accepts every object of the original."""
     widened = _Widening(dict(schema)).part(schema, (), 0)
     widened["type"] = "object"
     # A server may send any JSON. If the result is not in the subset, the tool gets a free-form
@@ -47,62 +47,63 @@ class _Widening:
     def __init__(self, root: Schema) -> None:
         self._walk = Walk(root, max_parts=_MAX_PARTS, max_depth=_MAX_DEPTH)
 
-    def part(self, given: object, inside: tuple[str, ...], depth: int) -> Schema:
-        """Widen a subschema; `inside` are the references that were followed to it."""
+    def part(self, original: object, open_references: tuple[str, ...], depth: int) -> Schema:
+        """Widen a subschema; `open_references` are the references that were followed to it."""
         is_within_limits = self._walk.visit(depth)
-        if not is_schema(given):
-            return {"description": "(no value is valid here)"} if given is False else {}
+        if not is_schema(original):
+            return {"description": "(no value is valid here)"} if original is False else {}
         if not is_within_limits:
             return {"description": "(more is not shown)"}
-        schema, inside, depth = self._flatten(given, inside, depth)
+        schema, open_references, depth = self._flatten(original, open_references, depth)
         notes = [_note(key, value) for key, value in schema.items() if key not in _SILENT]
         part = _scalar_keywords(schema, notes)
         properties = schema.get("properties")
         if is_schema(properties):
             part["properties"] = {
-                name: self.part(inner, inside, depth + 1) for name, inner in properties.items()
+                name: self.part(inner, open_references, depth + 1)
+                for name, inner in properties.items()
             }
         # With `prefixItems`, `items` applies only to later items; for all items it would be
         # narrower.
         if is_schema(schema.get("items")) and "prefixItems" not in schema:
-            part["items"] = self.part(schema["items"], inside, depth + 1)
+            part["items"] = self.part(schema["items"], open_references, depth + 1)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
                 members = _schemas(schema[keyword])
-                branches = [self.part(member, inside, depth + 1) for member in members]
+                branches = [self.part(member, open_references, depth + 1) for member in members]
                 part = _both(part, _any_of(branches, keyword, notes))
         if "required" in part:
             part["required"] = list(dict.fromkeys(part["required"]))
         return _described(part, schema.get("description"), notes)
 
     def _flatten(
-        self, given: Schema, inside: tuple[str, ...], depth: int
+        self, original: Schema, open_references: tuple[str, ...], depth: int
     ) -> tuple[Schema, tuple[str, ...], int]:
         """Merge the target of its reference and the members of its `allOf` into a schema."""
-        schema = dict(given)
+        schema = dict(original)
         while (reference := split_reference(schema)) is not None:
             name, schema = reference
             target = self._walk.resolve(name)
-            if not is_schema(target) or name in inside:
+            if not is_schema(target) or name in open_references:
                 schema.setdefault("description", f"(like {name.rpartition('/')[2]})")
                 break
-            inside, depth = (*inside, name), depth + 1
+            open_references, depth = (*open_references, name), depth + 1
             schema = _both(schema, target)
         for branch in _schemas(schema.pop("allOf", None)):
             # The member is flattened first, so that its references are merged, too.
             if self._walk.visit(depth + 1):
-                flat, _, _ = self._flatten(branch, inside, depth + 1)
+                flat, _, _ = self._flatten(branch, open_references, depth + 1)
                 schema = _both(schema, flat)
-        return schema, inside, depth
+        return schema, open_references, depth
 
 
 def _scalar_keywords(schema: Schema, notes: list[str]) -> Schema:
     """Return the keywords of the subset that contain no schemas."""
     part: Schema = {}
     is_nullable = schema.get("nullable") is True
-    given = _list(schema.get("type"))
-    types = [name for name in given if name in TYPES]
-    if types and len(types) == len(given):
+    type_names = _list(schema.get("type"))
+    types = [name for name in type_names if name in TYPES]
+    if types and len(types) == len(type_names):
         unique = list(dict.fromkeys([*types, "null"] if is_nullable else types))
         part["type"] = unique[0] if len(unique) == 1 else unique
     values = [schema["const"]] if "const" in schema else schema.get("enum")

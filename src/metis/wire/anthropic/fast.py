@@ -155,6 +155,7 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
             self._add_parts(role, group, is_joined=is_joined)
 
     def _add_parts(self, role: Role, parts: list[Part], *, is_joined: bool) -> None:
+        """Add the parts of one canonical message that are not tool results."""
         content: list[ContentBlock] = []
         form: dict[str, Any] = {"joined": True} if is_joined else {}
         inexact: dict[str, Any] | None = None
@@ -190,6 +191,7 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
         self._drafts.append((role, tuple(content), metadata))
 
     def _add_result(self, part: ToolResultPart, *, is_joined: bool) -> None:
+        """Add a tool message for one result."""
         wire_id = part.tool_use_id
         tool_use_id = self._ids.of_result(wire_id)
         form: dict[str, Any] = {"ids": {tool_use_id: wire_id}}
@@ -345,6 +347,7 @@ class FastAnthropicHistoryEncoder(AnthropicHistoryEncoder):
         return self._encode_common(content)
 
     def _encode_common(self, content: tuple[ContentBlock, ...]) -> Sequence[Any]:
+        """Encode blocks; common types without a lookup in the encoder table."""
         wire_ids = self._wire_ids
         parts: list[Any] = []
         for block in content:

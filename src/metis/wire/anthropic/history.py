@@ -71,7 +71,7 @@ class AnthropicHistoryEncoder(HistoryEncoder):
             if form:
                 self._wire_ids.update(form.get("ids", EMPTY))
             blocks, role = self._encode_blocks(message, form), message.role
-            # A result with an original form joins the preceding message only if the form says so.
+            # A result with an original form joins the preceding message only if it is `joined`.
             if form and (role is _TOOL or not form.keys() <= _RESPONSE_FORM):
                 results = _add_in_form(role, form, blocks, encoded, results)
             elif role is not _TOOL:

@@ -101,6 +101,7 @@ class AnthropicRequestDraft(RequestDraft):
             self._add_blocks(group_role, group, form)
 
     def _add_blocks(self, role: Role, blocks: list[Any], form: Wire) -> None:
+        """Decode the wire blocks of one canonical message, and add it with its original form."""
         ids: dict[str, str] = {}
         inexact: Wire = {}
         content: list[ContentBlock] = []

@@ -53,6 +53,7 @@ _STOP_REASON_NAMES: Mapping[StopReason, str] = {
     StopReason.TOOL_USE: "tool_use",
     StopReason.PAUSE: "pause_turn",
     StopReason.REFUSAL: "refusal",
+    # Anthropic has no reason for a content filter; clients handle both in the same way.
     StopReason.CONTENT_FILTER: "refusal",
 }
 _write = msgspec.json.Encoder().encode
@@ -182,6 +183,7 @@ def _decode_extra_usage(counts: Wire) -> dict[str, Any]:
     details = maybe_object(counts.get("output_tokens_details"))
     output = maybe_count(counts.get("output_tokens")) or 0
     return {
+        # A wrong count of a compatible host must not exceed the total that includes it.
         "reasoning_output_tokens": min(maybe_count(details.get("thinking_tokens")) or 0, output),
         "cached_input_tokens": maybe_count(counts.get("cache_read_input_tokens")) or 0,
         "cache_creation_input_tokens": total,
@@ -234,7 +236,7 @@ def encode_served_block(block: ContentBlock, wire_id: WireId) -> EncodedBlock | 
 
 
 def encode_envelope(message: Message, context: RequestContext) -> Wire:
-    """Encode everything of a response but its content."""
+    """Encode the keys of a response other than its content."""
     metadata = message.metadata
     return {
         "id": metadata.response_id or f"msg_{message.id}",

@@ -114,7 +114,7 @@ class _PartialBlock:
         return maybe_list(value)
 
     def to_wire(self) -> Wire:
-        """Return the block as a plain response would hold it."""
+        """Return the block in the form of a plain response."""
         wire = dict(self.wire)
         for key, pieces in self.string_pieces.items():
             wire[key] = (maybe_text(wire.get(key)) or "") + "".join(pieces)
@@ -182,6 +182,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         self._add_usage(decode_usage(body.get("usage"), self._context), events)
 
     def _on_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
+        """Start a block, and append the event for content that its start already contains."""
         start = dict(maybe_object(wire.get("content_block")))
         index = _index(wire, len(self._blocks))
         earlier = self._blocks.get(index)
@@ -233,6 +234,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         return block
 
     def _on_block_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
+        """Append the event of a delta, and add the delta to its block."""
         index, delta = _index(wire, self._newest), maybe_object(wire.get("delta"))
         if self._moved:
             index = self._moved.get(index, index)
@@ -307,6 +309,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         self._close_block(self._moved.get(index, index), events)
 
     def _close_block(self, index: int, events: list[StreamEvent]) -> None:
+        """Close a block, and append its end event or the event of a block without deltas."""
         block = self._blocks.get(index)
         if block is None or block.is_closed:
             return

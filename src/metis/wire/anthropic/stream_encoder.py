@@ -111,6 +111,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         return encoded + super()._tool_end(event)
 
     def _block(self, event: BlockAdded) -> bytes:
+        """Encode a complete block as start, delta of the arguments if any, and stop."""
         block = encode_block(event.block, lambda call: derived_id(call, WIRE_ID_PREFIX))
         if block is None:
             return b""
@@ -137,6 +138,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
         return self._encode_message_start(event.message.id, envelope["id"], envelope["model"])
 
     def _encode_end(self, event: MessageComplete) -> bytes:
+        """Encode `message_delta` with the remaining keys of the response, and `message_stop`."""
         body = self._plain_body(event)
         delta: Wire = {"stop_reason": body.get("stop_reason")}
         if "stop_sequence" in body or not self._is_native:

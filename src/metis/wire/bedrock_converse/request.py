@@ -184,6 +184,7 @@ class _RequestDraft(RequestDraft):
     def _add_draft(
         self, role: Role, content: list[ContentBlock], form: Wire, hints: tuple[CacheHint, ...]
     ) -> None:
+        """Add a canonical message with its original form and cache hints."""
         if "blocks" in form:
             form["digest"] = content_digest(role, content)
         metadata = self._bare_metadata

@@ -79,6 +79,7 @@ _STOP_REASON_NAMES: Mapping[StopReason, str] = {
     StopReason.STOP_SEQUENCE: "stop_sequence",
     StopReason.TOOL_USE: "tool_use",
     StopReason.CONTENT_FILTER: "content_filtered",
+    # Converse has no reason for a refusal of the model.
     StopReason.REFUSAL: "content_filtered",
     # Clients continue a response that reached a limit, but not one that ended (T158).
     StopReason.PAUSE: "max_tokens",
@@ -188,6 +189,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
 
 
 def _encode_content(message: Message, form: Mapping[str, Any]) -> list[Any]:
+    """Encode the blocks of a response; unchanged ones in their original form."""
     wire_ids: Mapping[str, str] = form.get("ids", EMPTY)
     originals, typed = original_blocks(message, form, _decode_part), form.get("typed", ())
     content: list[Any] = []
@@ -206,7 +208,7 @@ def _encode_content(message: Message, form: Mapping[str, Any]) -> list[Any]:
 
 
 def encode_envelope(message: Message, context: RequestContext) -> Wire:
-    """Encode everything of a response but its content."""
+    """Encode the keys of a response other than its content."""
     metadata = message.metadata
     usage = metadata.usage
     return {
@@ -286,6 +288,7 @@ def _details(usage: Usage) -> list[Wire]:
     return [*details, {"ttl": "5m", "inputTokens": short}] if short else details
 
 
+# Errors of Bedrock itself have the name of the protocol or of the profile as their provider.
 _PROVIDERS = (PROTOCOL, "bedrock-converse")
 _SUFFIX = "Exception"
 _BY_TYPE: Mapping[str, type[ProviderError]] = {

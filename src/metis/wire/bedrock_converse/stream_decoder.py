@@ -305,6 +305,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             self._close_block(self._last_index, events)
 
     def _on_block_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
+        """Append the event of a delta, and add the delta to its block, which it may start."""
         index, delta = _index(wire), maybe_object(wire.get("delta"))
         if not delta:
             return

@@ -195,6 +195,7 @@ _DYNAMIC = -1
 
 
 def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
+    """Decode `thinkingConfig`: a level, a token budget, or a budget of 0 or -1."""
     config = maybe_object(field(wire, _CONFIG))
     thinking = maybe_object(field(config, _THINKING))
     prefix = f"{present_key(wire, _CONFIG)}.{present_key(config, _THINKING)}."
@@ -240,6 +241,7 @@ _JSON, _TEXT = "application/json", "text/plain"
 
 
 def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
+    """Decode the media type and one of the two schema keys, or the list of formats."""
     config = maybe_object(field(wire, _CONFIG))
     media_type = field(config, _MEDIA_TYPE)
     prefix = f"{present_key(wire, _CONFIG)}."

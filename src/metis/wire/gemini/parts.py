@@ -52,6 +52,7 @@ _IMAGES: Mapping[str, str] = {
     "png": "image/png",
     "webp": "image/webp",
 }
+# URIs that only Google can read: buckets, and files of the Files API.
 _PROVIDER_FILES = ("gs://", "https://generativelanguage.googleapis.com/", "projects/", "files/")
 
 
@@ -124,6 +125,7 @@ def _image_type_of(url: str) -> str:
 _write_sorted = msgspec.json.Encoder(order="deterministic").encode
 _make_text = raw_constructor(TextBlock)
 _TEXT_KEYS = ("output", "result")
+# A single text is encoded as a string, several as a list.
 _MIN_TEXTS = 2
 
 
@@ -283,6 +285,7 @@ class PartDecoder:
         return True
 
     def _decode_any(self, wire: Wire, blocks: list[ContentBlock]) -> None:
+        """Append the block of a part in any form, after a block for its signature if it has one."""
         part = with_camel_keys(wire)
         signature = part.get("thoughtSignature")
         signature = signature if isinstance(signature, str) and self._is_model else None

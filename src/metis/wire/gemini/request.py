@@ -241,6 +241,7 @@ class GeminiRequestDraft(RequestDraft):
                 self._add_parts(group_role, group, group_form)
 
     def _add_parts(self, role: Role, parts: list[Any], form: Wire) -> None:
+        """Add one canonical message, with its original form unless its parts are plain."""
         blocks: list[ContentBlock] = []
         decoder = self._model_parts if role is Role.ASSISTANT else self._user_parts
         is_plain = decoder.decode(parts, blocks)

@@ -226,6 +226,7 @@ _STOP_REASONS: Mapping[str, StopReason] = {
     "FUNCTION_CALL": StopReason.END_TURN,  # sent by other servers with this protocol
     "MAX_TOKENS": StopReason.MAX_TOKENS,
     **dict.fromkeys(_BLOCKED, StopReason.CONTENT_FILTER),
+    # The model wrote an invalid call; Gemini sends the reason without the call (T161).
     "MALFORMED_FUNCTION_CALL": StopReason.ERROR,
     "MALFORMED_RESPONSE": StopReason.ERROR,
     "MISSING_THOUGHT_SIGNATURE": StopReason.ERROR,
@@ -326,6 +327,7 @@ def encode_usage(usage: Usage | None) -> Wire | None:
     prompt, thinking = usage.prompt_tokens, usage.reasoning_output_tokens
     wire: Wire = {
         "promptTokenCount": prompt,
+        # Unlike ours, Gemini's output count does not include thinking (T145).
         "candidatesTokenCount": max(usage.output_tokens - thinking, 0),
         "totalTokenCount": prompt + usage.output_tokens,
     }

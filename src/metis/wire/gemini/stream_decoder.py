@@ -43,6 +43,7 @@ from metis.wire.stream_decoder import BaseStreamDecoder, StreamMeter
 _SPACES = b" \t\r\n"
 _BAD_USAGE = "the stream contains a usage that is not JSON"
 _BOM = b"\xef\xbb\xbf"
+_THOUGHT_KEYS = 2  # `text` and `thought`
 
 
 class _ChunkParser:
@@ -148,6 +149,7 @@ class _PartialCall:
         return {**self._part, "functionCall": {**self._call, "args": self._arguments}}
 
     def _set(self, piece: Wire) -> None:
+        """Set the value at a JSON path, or extend the open string at this path."""
         path = maybe_text(piece.get("jsonPath")) or ""
         value: Any = next((piece[key] for key in _VALUES if key in piece), None)
         size = len(value) if isinstance(value, str) else 1
@@ -215,9 +217,6 @@ def _ensure_entry(parent: Any, step: str | int) -> bool:
     return False
 
 
-_THOUGHT_KEYS = 2
-
-
 class GeminiStreamDecoder(BaseStreamDecoder):
     """Turns the bytes of one streamed response into events.
 
@@ -279,6 +278,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         return decode_error(wire, self._context.status, self._provider)
 
     def _decode_chunk(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Decode one chunk: merge its keys into the body, and append the events of its parts."""
         # `[DONE]` belongs to the OpenAI protocol, but some proxies send it here, too.
         if self._end is not None or data == b"[DONE]":
             return
@@ -300,9 +300,9 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         count = len(self._parts)
         try:
             candidates = map(maybe_object, maybe_list(wire.get("candidates")))
-            for place, candidate in enumerate(candidates):
+            for position, candidate in enumerate(candidates):
                 index = candidate.get("index")
-                index = index if type(index) is int and index > 0 else place
+                index = index if type(index) is int and index > 0 else position
                 if index:
                     self._alternatives.setdefault(index, []).append(candidate)
                 else:
@@ -337,6 +337,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
                 self._add_part(part, events)
 
     def _add_part(self, part: Any, events: list[StreamEvent]) -> None:
+        """Add a part: a piece of text, a piece of a call, or a complete part."""
         if type(part) is not dict:
             self._add_complete_part(part, events)
             return
@@ -411,6 +412,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
             self._add_complete_part(partial.to_wire(), events)
 
     def _add_complete_part(self, part: Any, events: list[StreamEvent]) -> None:
+        """Add a part that no later chunk continues, and append the events of its blocks."""
         wire = maybe_object(part)
         if "functionCall" in wire or "function_call" in wire:
             self._meter.add_call()

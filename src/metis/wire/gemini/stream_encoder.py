@@ -114,6 +114,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         return _write(chunk).removeprefix(_BEFORE_TEXT + b'""')
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
+        """Encode a piece of thinking as a part; an envelope becomes a separate part."""
         index = event.content_block_index
         if event.text and is_envelope(event.signature):
             # An envelope is a separate part, as in a plain response.
@@ -172,6 +173,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         return self._encode_end(event)
 
     def _encode_end(self, event: MessageComplete) -> bytes:
+        """Encode the last chunk, with the finish reason, the usage and the remaining keys."""
         body = self._plain_body(event)
         candidate = first_candidate(body)
         if not candidate:

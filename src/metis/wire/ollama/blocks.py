@@ -50,6 +50,7 @@ PARAGRAPH = "\n\n"
 _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 # 24 characters of base64 are 18 bytes; the longest signature has 12.
 _SIGNATURE_CHARACTERS = 24
+# Ollama sends images without a media type, which all other protocols require.
 _SIGNATURES = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),

@@ -144,6 +144,7 @@ class OllamaHistoryEncoder(HistoryEncoder):
         return -1
 
     def _encode_result(self, message: Message) -> Any:
+        """Encode a tool message, with the keys by which the server finds its call."""
         original = original_message(message)
         if original is not None:
             return original

@@ -102,6 +102,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
 
 
 def _decode_any_request(body: bytes, context: RequestContext) -> CanonicalRequest:
+    """Decode a chat or a prompt in which a message or key is not of the usual form."""
     wire = read_object(body, "request")
     is_prompt = "messages" not in wire
     if not is_prompt:
@@ -192,6 +193,7 @@ class _HistoryDecoder(RequestDraft):
         return self._add_input(wire, _USER if wire.role == "user" else _SYSTEM)
 
     def _add_input(self, wire: ChatMessage, role: Role) -> bool:
+        """Add a user or system message; return False if it is not of the usual form."""
         if not (wire.thinking is wire.tool_calls is UNSET):
             return False
         content: Content = (_new_text(wire.content),) if wire.content else ()

@@ -88,6 +88,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
             super()._end_early(events)
 
     def _decode_line(self, line: bytes, events: list[StreamEvent]) -> None:
+        """Decode one line; an unreadable line ends a stream that has started."""
         if self._end is not None:
             return
         fault = self._unread_line
@@ -110,6 +111,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
             self._fail(NetworkError(text, provider=self._provider), events)
 
     def _decode_object(self, wire: Wire, events: list[StreamEvent]) -> None:
+        """Decode the object of a line: an error, a piece of a chat or of a completion."""
         if "error" in wire or has_failed(self._context):
             self._fail(decode_error(wire, self._context.status, self._provider), events)
             return
@@ -131,6 +133,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
             self._complete(events)
 
     def _decode_message(self, message: Wire, events: list[StreamEvent]) -> None:
+        """Append the events of the message in a line, and collect its content."""
         self._add_texts(message.get("thinking"), message.get("content"), events)
         images = maybe_list(message.get("images"))
         for image in filter(None, map(maybe_text, images)):

@@ -141,6 +141,7 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         )
 
     def _encode_end(self, event: MessageComplete) -> bytes:
+        """Encode the last line, with `done`, the usage and everything that is not yet encoded."""
         body = self._plain_body(event)
         message = maybe_object(body.pop("message", None))
         keys = ("response", "thinking", "image")

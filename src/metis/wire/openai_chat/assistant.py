@@ -178,14 +178,18 @@ def _with_citations(
 ) -> list[ContentBlock]:
     """Attach the annotations of the message to its first text."""
     # The indexes of annotations refer to the whole content as one string, not to a part.
-    notes = maybe_list(wire.get("annotations"))
+    annotations = maybe_list(wire.get("annotations"))
     first = next((n for n, block in enumerate(blocks) if isinstance(block, TextBlock)), None)
-    if not notes or first is None or not all(isinstance(note, dict) for note in notes):
+    if (
+        not annotations
+        or first is None
+        or not all(isinstance(annotation, dict) for annotation in annotations)
+    ):
         return blocks
     form["annotated"] = True
     block = blocks[first]
     text = block.text if isinstance(block, TextBlock) else ""
-    cited = TextBlock(text, tuple(map(_decode_citation, notes)))
+    cited = TextBlock(text, tuple(map(_decode_citation, annotations)))
     return [*blocks[:first], cited, *blocks[first + 1 :]]
 
 
@@ -214,6 +218,7 @@ def _decode_media(wire: Wire, issuer: str, form: dict[str, Any]) -> list[Content
 
 
 def _artifacts(key: str, value: Any, issuer: str) -> list[ArtifactBlock]:
+    """Decode generated images or audio; none if the value has another form."""
     if key == "images":
         images = [decode_part(part) for part in maybe_list(value)]
         return [
@@ -292,15 +297,18 @@ def encode_assistant(
     if form.get("annotated"):
         texts = (block for block in content if isinstance(block, TextBlock))
         wire["annotations"] = [
-            note.raw for text in texts for note in text.citations if note.raw is not None
+            annotation.raw
+            for text in texts
+            for annotation in text.citations
+            if annotation.raw is not None
         ]
     if is_foreign:
         if text := thinking_text(content):
             wire["reasoning_content"] = text
         if details := _sealed_details(content):
             wire[DETAILS_KEY] = details
-        if notes := encode_annotations(content):
-            wire["annotations"] = notes
+        if annotations := encode_annotations(content):
+            wire["annotations"] = annotations
     return wire
 
 
@@ -364,24 +372,26 @@ def _joined_text(content: Sequence[ContentBlock]) -> str | None:
 
 def encode_annotations(content: Sequence[ContentBlock]) -> list[Wire]:
     """Encode the citations of texts that are joined to one string, with indexes into it."""
-    notes: list[Wire] = []
+    annotations: list[Wire] = []
     offset = 0
     for block in content:
         if isinstance(block, TextBlock):
-            notes += (_shifted(note.raw, offset) for note in block.citations if note.raw)
+            annotations += (
+                _shifted(annotation.raw, offset) for annotation in block.citations if annotation.raw
+            )
             offset += len(block.text)
-    return notes
+    return annotations
 
 
-def _shifted(note: Mapping[str, Any], offset: int) -> Wire:
-    page = maybe_object(note.get("url_citation"))
+def _shifted(annotation: Mapping[str, Any], offset: int) -> Wire:
+    page = maybe_object(annotation.get("url_citation"))
     indexes = {
         key: page[key] + offset
         for key in ("start_index", "end_index")
         # Some servers send a string or nothing instead of a number.
         if type(page.get(key)) is int
     }
-    return {**note, "url_citation": {**page, **indexes}} if indexes else {**note}
+    return {**annotation, "url_citation": {**page, **indexes}} if indexes else {**annotation}
 
 
 def encode_foreign_citation(citation: Citation) -> Wire | None:
@@ -393,6 +403,7 @@ def encode_foreign_citation(citation: Citation) -> Wire | None:
 def _encode_content(
     content: Sequence[ContentBlock], form: Mapping[str, Any], refusal: TextBlock | None
 ) -> Any:
+    """Encode `content`: null, a string for one text, or a list of parts."""
     blocks = [
         block
         for block in content

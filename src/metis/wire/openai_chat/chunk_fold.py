@@ -215,6 +215,7 @@ class ChoiceFold:
             self._add_part({"type": "text", "text": text})
 
     def _add_part(self, part: Wire) -> None:
+        """Add a content part; text and thinking continue a part of the same type."""
         kind = part.get("type")
         last = self._parts[-1] if self._parts else {}
         if last.get("type") != kind or kind not in ("text", "thinking"):
@@ -303,6 +304,7 @@ class ChoiceFold:
         return choice
 
     def _message(self) -> Wire:
+        """Return the message in the form of a plain response; empty keys are left out."""
         calls = [call.to_wire() for call in self.calls if not call.is_legacy]
         refusal = "".join(self._refusal_pieces)
         if self._parts:

@@ -65,8 +65,6 @@ _Draft = tuple[Role, tuple[ContentBlock, ...], MessageMetadata]
 
 
 # `gc=False`: these Structs are short-lived and have no reference cycles.
-
-
 class _Function(Struct, gc=False, forbid_unknown_fields=True):
     arguments: str
     name: str
@@ -153,6 +151,7 @@ class _MessageDecoder(RequestDraft):
         return True
 
     def _decode(self, wire: _Message) -> _Draft | None:
+        """Decode a wire message by its role; None if it needs the general path."""
         role_name, content = wire.role, wire.content
         has_content_only = (
             wire.tool_calls is UNSET
@@ -197,6 +196,7 @@ class _MessageDecoder(RequestDraft):
         return _USER, tuple(blocks), self._metadata({"parts": True})
 
     def _decode_assistant(self, wire: _Message) -> _Draft | None:
+        """Decode an assistant message with text, thinking and calls; None for any other."""
         content, calls = wire.content, wire.tool_calls
         if wire.annotations or (wire.reasoning and wire.reasoning_content):
             return None
@@ -471,6 +471,7 @@ class FastChatStreamDecoder(ChatStreamDecoder):
                 self._add_delta(delta, events)
 
     def _add_delta(self, delta: _Delta, events: list[StreamEvent]) -> None:
+        """Add a delta that starts a block, or that contains thinking or arguments."""
         first, order = self._first, self._order
         thinking = delta.reasoning_content or delta.reasoning
         if thinking:

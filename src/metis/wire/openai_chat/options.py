@@ -86,6 +86,7 @@ def declared_tools(
 
 
 def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
+    """Decode all three forms; the values of several keys are combined."""
     if not (_EFFORT in wire or _REASONING in wire or _THINKING in wire):
         return UNSTATED_REASONING
     values: dict[str, Any] = {}
@@ -121,6 +122,7 @@ def _combine_reasoning(values: Mapping[str, Any]) -> Reasoning:
 
 
 def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, form: ReasoningForm | None) -> None:
+    """Set reasoning in one of the three forms, and remove the keys of the others."""
     wire.pop(_EFFORT, None)
     set_inner_keys(wire, _REASONING, dict.fromkeys(("effort", "max_tokens", "enabled")))
     set_inner_keys(wire, _THINKING, dict.fromkeys(("type", "budget_tokens")))

@@ -178,6 +178,7 @@ class EventOrder:
         return self.index
 
     def _start_call(self, call: CallFold, events: list[StreamEvent]) -> None:
+        """Append the start event of a call, once, with the arguments received so far."""
         if call.tool_use_id:
             return
         name_or_id = call.name if call.is_legacy else call.wire_id
@@ -268,6 +269,7 @@ class ChatStreamDecoder(SseStreamDecoder):
             self._decode_chunk(wire, events, is_error="choices" not in wire)
 
     def _decode_chunk(self, wire: Wire, events: list[StreamEvent], *, is_error: bool) -> None:
+        """Merge a chunk into the response, and append its events; an error ends the stream."""
         # OpenRouter sends an error object inside a stream with status 200 (T132).
         is_error = is_error or bool(wire.get("error")) or wire.get("object") == "error"
         if not is_error and "choices" not in wire and "usage" not in wire:
@@ -288,6 +290,7 @@ class ChatStreamDecoder(SseStreamDecoder):
             self._fail(decode_error(source, self._context.status, self._provider), events)
 
     def _decode_choice(self, choice: Wire, events: list[StreamEvent]) -> None:
+        """Merge a choice; only the first choice has events, others are in the message."""
         index = maybe_count(choice.get("index")) or 0
         fold = self._choices.get(index)
         if fold is None:
@@ -345,6 +348,7 @@ class ChatStreamDecoder(SseStreamDecoder):
             self._order.add_text(event, "", events, original_form=form)
 
     def _report_thinking(self, delta: Wire, events: list[StreamEvent]) -> None:
+        """Append the events of the thinking, signatures and redacted parts in a delta."""
         details = decode_reasoning_details(maybe_list(delta.get(DETAILS_KEY)), self._issuer)
         # Some hosts send the same text under two keys: it becomes one event (T52).
         texts = (maybe_text(delta.get(key)) for key in TEXT_KEYS)

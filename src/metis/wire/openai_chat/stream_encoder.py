@@ -165,6 +165,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
         return self._calls[tool_use_id]
 
     def _tool_start(self, event: ToolUseStart) -> bytes:
+        """Encode the start of a call of a function or custom tool, or in the deprecated form."""
         form = dict((self._is_native and event.original_form) or {})
         if "function_call" in form:
             self._calls[event.tool_use_id] = _Call(-1, "function_call")
@@ -209,6 +210,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
         return self._arguments(call, text)
 
     def _encode_end(self, event: MessageComplete) -> bytes:
+        """Encode the last chunks: the remaining delta, other choices and the usage."""
         body = self._plain_body(event)
         choices = [maybe_object(choice) for choice in maybe_list(body.pop("choices", None))]
         usage = body.pop("usage", None)
@@ -256,6 +258,7 @@ class ChatStreamEncoder(BaseStreamEncoder):
         }
 
     def _remaining_calls(self, calls: list[Any]) -> list[Wire]:
+        """Return fragments with the keys of calls that earlier deltas do not contain."""
         by_index = {call.index: call for call in self._calls.values()}
         fragments: list[Wire] = []
         for index, wire in enumerate(map(maybe_object, calls)):

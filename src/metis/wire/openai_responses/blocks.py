@@ -151,6 +151,7 @@ def _decode_image(part: Wire, _: str) -> ContentBlock | None:
 
 
 def _decode_file(part: Wire, issuer: str) -> ContentBlock | None:
+    """Decode a file part: inline data, a URL or the id of an uploaded file."""
     name = maybe_text(part.get("filename"))
     match part:
         case {"file_data": str(data)}:

@@ -106,6 +106,7 @@ def _decode_output_part(wire: Any) -> tuple[TextBlock, OriginalForm] | None:
 
 
 def _encode_output_part(block: TextBlock, form: Mapping[str, Any]) -> Wire:
+    """Encode a text as a part of an output message; its original form is used if unchanged."""
     original: Wire | None = form.get("wire")
     if original is not None:
         if decode_part(original, "") == block:
@@ -116,7 +117,9 @@ def _encode_output_part(block: TextBlock, form: Mapping[str, Any]) -> Wire:
         return {"type": kind, "refusal": block.text}
     wire: Wire = {"type": kind, "text": block.text}
     if kind == _TEXT and not (form.get("bare") and not block.citations):
-        wire["annotations"] = [note.raw for note in block.citations if note.raw is not None]
+        wire["annotations"] = [
+            annotation.raw for annotation in block.citations if annotation.raw is not None
+        ]
     if "logprobs" in form:
         wire["logprobs"] = form["logprobs"]
     return wire
@@ -135,12 +138,14 @@ def _encode_output_message(texts: Sequence[TextBlock], form: MessageForm) -> Wir
 
 def encode_foreign_message(block: TextBlock, item_id: str) -> Wire:
     """Encode a text of another provider as an output message."""
-    notes = (note.raw for note in block.citations if note.raw is not None)
+    annotations = (annotation.raw for annotation in block.citations if annotation.raw is not None)
     part: Wire = {
         "type": _TEXT,
         "text": block.text,
         # Annotations of Chat Completions have the same type but nest the page: left out.
-        "annotations": [note for note in notes if "url" in note and "type" in note],
+        "annotations": [
+            annotation for annotation in annotations if "url" in annotation and "type" in annotation
+        ],
         "logprobs": [],
     }
     return {

@@ -161,6 +161,7 @@ class InputDecoder(RequestDraft):
             self._open_run().add(wire)
 
     def _add_input_message(self, role: Role, wire: Wire) -> None:
+        """Add a message of the user, system or developer."""
         content = wire.get("content")
         form: OriginalForm = {
             "keys": {key: value for key, value in wire.items() if key not in ("role", "content")},

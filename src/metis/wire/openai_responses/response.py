@@ -34,6 +34,7 @@ DEFAULT_PROVIDER = "openai-responses"
 
 _INCOMPLETE: Mapping[str, StopReason] = {
     "max_output_tokens": StopReason.MAX_TOKENS,
+    # Other servers of the protocol use the names of Chat Completions.
     "max_tokens": StopReason.MAX_TOKENS,
     "length": StopReason.MAX_TOKENS,
     "content_filter": StopReason.CONTENT_FILTER,

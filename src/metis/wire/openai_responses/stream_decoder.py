@@ -76,6 +76,7 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             self._decode_event(data, events)
 
     def _decode_event(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Decode the data of an event by its type; unknown types are skipped."""
         if self._end is not None:
             return
         if data.strip() == b"[DONE]":
@@ -181,6 +182,7 @@ class ResponsesStreamDecoder(SseStreamDecoder):
             self._begin_response(events).add_text(item, index, _delta_of(wire), events)
 
     def _decode_annotation(self, wire: Wire, events: list[StreamEvent]) -> None:
+        """Add an annotation to a text part, also if its item is already complete."""
         item = self._item_of(wire, "message", events)
         if not item.is_done:
             part = item.parts.setdefault(maybe_count(wire.get("content_index")) or 0, {})
@@ -191,10 +193,14 @@ class ResponsesStreamDecoder(SseStreamDecoder):
         # Gateways may send citations after the text, when the upstream response is complete.
         content = maybe_list(item.wire.get("content"))
         index = maybe_count(wire.get("content_index")) or 0
-        notes = maybe_object(content[index]).get("annotations") if index < len(content) else None
+        annotations = (
+            maybe_object(content[index]).get("annotations") if index < len(content) else None
+        )
         number = maybe_count(wire.get("annotation_index"))
-        if isinstance(notes, list) and (number is None or number >= len(maybe_list(notes))):
-            maybe_list(notes).append(wire.get("annotation"))
+        if isinstance(annotations, list) and (
+            number is None or number >= len(maybe_list(annotations))
+        ):
+            maybe_list(annotations).append(wire.get("annotation"))
 
     def _decode_summary(self, wire: Wire, events: list[StreamEvent]) -> None:
         item = self._item_of(wire, "reasoning", events)

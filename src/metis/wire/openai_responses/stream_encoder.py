@@ -112,6 +112,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         model: str | None,
         original: Wire | None = None,
     ) -> bytes:
+        """Encode the events for the start of a response, and set the envelope of later ones."""
         model_id = self._context.model or model or ""
         self._envelope = empty_envelope(
             response_id or f"resp_{message_id}",
@@ -149,6 +150,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         )
 
     def _text(self, event: TextDelta) -> bytes:
+        """Encode a piece of text or of a refusal, after the start of its part if needed."""
         encoded = b""
         if self._open_index != event.content_block_index or self._open_type != "message":
             stated = dict((self._is_native and event.original_form) or {})
@@ -220,6 +222,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return done
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
+        """Encode a piece of thinking as a summary of a reasoning item."""
         encoded = b""
         if self._open_index != event.content_block_index or self._open_type != "reasoning":
             encoded = self._ensure_started(event.message_id)
@@ -243,6 +246,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return encoded + (self._close_item() if self._final_form else b"")
 
     def _tool_start(self, event: ToolUseStart) -> bytes:
+        """Open the item of a call; a native call without deltas is encoded completely."""
         item: Wire = {
             "type": FUNCTION,
             "id": derived_id(event.tool_use_id, "fc_"),
@@ -414,6 +418,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         return self._start(message.id, message.metadata.response_id, message.metadata.model)
 
     def _encode_end(self, event: MessageComplete) -> bytes:
+        """Encode items without events, late annotations, and the final response."""
         body = self._plain_body(event)
         items = maybe_list(body.get("output"))
         # Items without events are encoded completely.
@@ -440,17 +445,17 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         parts = zip(maybe_list(sent.get("content")), maybe_list(item.get("content")), strict=False)
         encoded = b""
         for content_index, (sent_part, final_part) in enumerate(parts):
-            notes = maybe_list(maybe_object(final_part).get("annotations"))
+            annotations = maybe_list(maybe_object(final_part).get("annotations"))
             if sent.get("type") != "message" or maybe_object(sent_part).get("annotations"):
                 continue
-            for index, note in enumerate(notes):
+            for index, annotation in enumerate(annotations):
                 encoded += self._event(
                     "response.output_text.annotation.added",
                     item_id=sent.get("id"),
                     output_index=number,
                     content_index=content_index,
                     annotation_index=index,
-                    annotation=note,
+                    annotation=annotation,
                 )
         return encoded
 

@@ -152,8 +152,8 @@ class StreamItem:
         text = "".join(pieces)
         if self.part_types.get(index) == "refusal" or part.get("type") == "refusal":
             return {**part, "type": "refusal", "refusal": part.get("refusal") or text}
-        notes = maybe_list(part.get("annotations"))
-        keys: Wire = {"type": "output_text", **part, "annotations": notes}
+        annotations = maybe_list(part.get("annotations"))
+        keys: Wire = {"type": "output_text", **part, "annotations": annotations}
         return {**keys, "text": text or part.get("text") or ""}
 
 

@@ -263,6 +263,7 @@ def _decode_output_content(output: Any, issuer: str) -> tuple[Content, OriginalF
 def _encode_tool_output(
     result: ToolResultBlock, form: Mapping[str, Any], call_id: str, *, is_custom: bool
 ) -> Wire:
+    """Encode a result as an output item; its original form is used if unchanged."""
     original: Wire | None = form.get("wire")
     if original is not None and _is_same_output(original, result):
         return {**original, "call_id" if "call_id" in original else "id": call_id}
