@@ -43,7 +43,9 @@ SWITCH = "METIS_PLUGINS"
 
 T = TypeVar("T")
 
+# Most packages have no plugin of metis: a plain search is faster than parsing their files.
 _MARK = b"[metis."
+# Bounded, because any installed package can have such a file.
 _MAX_BYTES = 1_000_000
 _SECTION = re.compile(r"\[([\w.-]+)\]")
 _ENTRY = re.compile(r"([^=\s][^=]*?)\s*=\s*([\w.]+)\s*(?::\s*([\w.]+))?\s*(?:\[.*\])?")

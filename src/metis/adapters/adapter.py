@@ -57,6 +57,7 @@ from metis.wire.output_format import OutputFormat
 
 log = logging.getLogger("metis.adapters")
 
+# Bounded, because clients of the gateway choose the names.
 _MAX_MODELS = 1000
 
 

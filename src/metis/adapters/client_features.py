@@ -25,6 +25,7 @@ BETA_HEADER: Final = "anthropic-beta"
 _BETA_KEY: Final = "anthropic_beta"
 MAX_BETAS: Final = 64
 """How many beta features of a client are passed on; a client controls the length of the header."""
+# Approximate, because the limit decides only whether a mark is worth its price.
 _CHARACTERS_PER_TOKEN: Final = 4
 _MEDIA_CHARACTERS: Final = 4000
 """The length that an image or a sealed part is assumed to have."""

@@ -65,11 +65,13 @@ CODECS: Final[Mapping[str, Codec]] = _Codecs()
 """The codec of each protocol."""
 
 _ERROR_EVENT = b"error"
+# The headers of a frame as Bedrock sends it for `invoke-with-response-stream`.
 _CHUNK_HEADERS = {
     ":event-type": "chunk",
     ":content-type": "application/json",
     ":message-type": "event",
 }
+# Clients of Bedrock read the type of an error from a header of its frame.
 _EXCEPTION_TYPES: Mapping[type[ProviderError], str] = {
     AuthenticationError: "accessDeniedException",
     InvalidRequestError: "validationException",

@@ -82,6 +82,7 @@ def declared_tools(
     options: AdapterOptions, messages: Sequence[Message], profile: Profile
 ) -> DeclaredTools:
     """Return the form in which a target gets the tools of a client that are not functions."""
+    # A caller of metis has functions only, and the provider itself accepts its clients' tools.
     if options.origin is None or options.origin == profile.name:
         return NO_DECLARED_TOOLS
     functions: list[DeclaredTool] = []
@@ -124,6 +125,7 @@ def response_context(
     if codec.declared_tools is not None:
         input_tools = _declarations(request.messages) if protocol == RESPONSES else ()
         declared = codec.declared_tools(native, [*input_tools][:MAX_DECLARED])[:MAX_DECLARED]
+    # Clients of Chat Completions must request the usage of a stream (T129).
     include_usage = protocol != "openai_chat" or bool(
         maybe_object(native.get("stream_options")).get("include_usage")
     )

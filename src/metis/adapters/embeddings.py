@@ -21,6 +21,7 @@ MAX_TEXTS = 64
 MAX_DIMENSIONS = 16_384
 """How long a vector may be; those of the largest models have 4,096 numbers."""
 
+# A profile has the path of its chat endpoint only; embeddings are beside it.
 _CHAT_SUFFIXES = ("/chat/completions", "/responses")
 _GEMINI_SUFFIX = ":generateContent"
 

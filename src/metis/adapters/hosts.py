@@ -21,6 +21,7 @@ from metis.wire.tool_ids import IdRule
 
 _AUDIO_TYPES = frozenset({"audio/wav", "audio/mp3", "audio/mpeg"})
 _IMAGE_URLS = frozenset({"image"})
+# Restricted, because the name is part of model ids (`name:model`) and of settings.
 _PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
@@ -127,6 +128,7 @@ _ROWS = (
         renamed_keys={"seed": "random_seed"},
         required_choice="any",
         strict_tools=True,
+        # Mistral refuses `stream_options`; its streams always state the usage.
         requests_usage=False,
         # Mistral answers 400 to any other call id than nine letters and digits (T04).
         id_rule=IdRule(prefix="", pattern="[a-zA-Z0-9]{9}", max_length=9, hash_length=9),
@@ -134,7 +136,9 @@ _ROWS = (
         # Thinking is a part of the content; models that do not reason refuse it (T53, T54).
         **_thinking("parts"),
         alternates_roles=True,
+        # A user message right after a tool result is answered with 400 (T80).
         allows_user_after_tool=False,
+        # A last assistant message is refused unless it has this key (T81).
         prefill="unfinished",
         prefill_key="prefix",
     ),

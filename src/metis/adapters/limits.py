@@ -18,6 +18,7 @@ from metis.wire.call import AdapterOptions
 from metis.wire.json_access import Wire, maybe_object
 
 _NUMBERS = ("max_output_tokens", "temperature", "top_k", "top_p")
+# Half of a SHA-256 hash is unique in practice, and fits every limit of an id.
 _HASH_LENGTH = 32
 _MIN_OUTPUT_TOKENS = 4096
 """The smallest limit to send if the caller states none and the context window is nearly full."""

@@ -48,6 +48,7 @@ from metis.projection import Target, image_size
 _catalog = cache(catalog)
 _encode = msgspec.json.Encoder().encode
 _find_pages = re.compile(rb"/Type\s*/Page(?![a-zA-Z])").findall
+# Averages for media whose pages or duration are not read from the file.
 _PAGE_BYTES = 50_000
 _AUDIO_BYTES_PER_SECOND = 16_000
 _VIDEO_BYTES_PER_SECOND = 250_000

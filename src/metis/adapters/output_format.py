@@ -121,6 +121,7 @@ class OutputPlanner:
             output = self._strict(output)
         title = schema.get("title")
         name = output.name or (title if isinstance(title, str) and title else None)
+        # OpenAI restricts the name of a schema to the characters of a tool name (T111).
         wire_name = None if name is None else wire_tool_name(name)
         if output.name is not None and wire_name != output.name:
             reason = f"the schema {output.name!r} is sent as {wire_name}"
@@ -156,6 +157,7 @@ class OutputPlanner:
             return None
         if "forced_tools" in model.refused_options or schema.get("type") != "object":
             return None
+        # Anthropic answers 400 to a forced call while the model thinks (T46, T116).
         if self._thinks(options) and not self._can_force_while_thinking():
             return None
         if choice is not None and choice.mode == "tool":

@@ -17,6 +17,7 @@ from metis.catalog.models import AdapterCapabilities
 from metis.projection import MessageRules, Target
 from metis.wire.tool_ids import IdRule
 
+# Restricted, because a place becomes part of the host name and the path.
 _PLACE = re.compile(r"projects/[a-z0-9.:-]{1,64}/locations/(?P<region>[a-z0-9-]{1,32})")
 _RULES = MessageRules.__struct_fields__
 _get_rules = attrgetter(*_RULES)

@@ -59,6 +59,7 @@ _GEMINI = Profile(
     accepts_thinking=True,
     needs_signatures=False,
     accepts_artifacts="any",
+    # A trimmed history may begin with a response, which Gemini refuses (T77).
     starts_with_user=True,
     # Gemini 3 answers 400 to a call without a signature, and documents this placeholder (T56).
     placeholder_signature="skip_thought_signature_validator",
@@ -123,15 +124,18 @@ _ANTHROPIC = Profile(
     headers={"anthropic-version": "2023-06-01"},
     default_model="claude-sonnet-4-6",
     defaults=assumed_capabilities(200_000, 32_000),
+    # A request without `max_tokens` is answered with 400 (T181).
     needs_output_limit=True,
     beta_place="header",
     betas={name: name for name in _ANTHROPIC_BETAS},
+    # No model caches a prefix by itself (T221).
     marked_model_pattern="",
     cache_on_request=True,
     search={"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
     tool_schemas=_PLAIN_ROOT,
     output_schemas=ANTHROPIC_OUTPUT,
     needs_tool_definitions=True,
+    # Ids with a dot or a colon, such as `functions.Bash:0` of Kimi, are answered with 400 (T01).
     id_rule=IdRule(prefix="toolu_"),
     accepts_documents=True,
     document_media_types=frozenset({"application/pdf"}),
@@ -139,13 +143,17 @@ _ANTHROPIC = Profile(
     citation_kinds=_ANTHROPIC_CITATIONS,
     result_blocks=frozenset({"text", "image", "document"}),
     accepts_thinking=True,
+    # Claude itself sends empty text blocks, but refuses them in a history (T83, T84).
     accepts_blank_text=False,
+    # A response that the model should continue must not end with a space (T79).
     accepts_trailing_space=False,
     starts_with_user=True,
+    # The limit applies to the base64 text: a file below it can still be too large (T91).
     max_image_chars=5 * 1024 * 1024,
     max_image_side=8000,
     many_images_limit=(20, 2000),
     tool_name_length=128,
+    # A fifth mark is answered with 400; marks of client and gateway add up (T170).
     cache_marks=4,
 )
 
@@ -167,15 +175,19 @@ _OPENAI = Profile(
     tool_types=frozenset({"function", "custom"}),
     tool_kinds=frozenset({"custom"}),
     strict_tools=True,
+    # Without `stream_options` a stream states no usage (T129).
     requests_usage=True,
+    # Longer ids, such as those of gateways, are answered with 400 (T03).
     id_rule=IdRule(prefix="call_", max_length=40),
     accepts_documents=True,
+    # Other audio formats are answered with 400 (T99).
     audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
     accepts_text_documents=False,
     accepts_document_context=False,
     url_blocks=frozenset({"image"}),
     developer_role=True,
     developer_origins=frozenset({"azure", "openai"}),
+    # Arguments are a string on this wire, so that invalid JSON can be sent back unchanged (T32).
     accepts_raw_arguments=True,
 )
 
@@ -189,6 +201,7 @@ _RESPONSES = Profile(
     catalog_provider="openai",
     defaults=assumed_capabilities(128_000, 16_384, system_in_list=True),
     issuers=frozenset({"openai_responses"}),
+    # The API has no stop sequences, unlike Chat Completions (T183).
     refused_options=frozenset({"top_k", "stop_sequences"}),
     cache_key_option="prompt_cache_key",
     search={"tools": [{"type": "web_search"}]},
@@ -204,6 +217,7 @@ _RESPONSES = Profile(
     result_blocks=frozenset({"text", "image", "document"}),
     accepts_thinking=True,
     stores_responses=True,
+    # A reasoning item without the item that followed it is answered with 400 (T62).
     pairs_thinking=True,
     accepts_artifacts="own",
     # A citation of OpenAI names positions in a text that OpenAI itself wrote.
@@ -243,6 +257,7 @@ _CONVERSE = Profile(
     id_rule=IdRule(prefix="tooluse_"),
     accepts_documents=True,
     document_media_types=DOCUMENT_TYPES,
+    # A document without a name, or with a dot in its name, is refused (T95).
     needs_document_names=True,
     audio_media_types=AUDIO_TYPES,
     audio_model_pattern="voxtral|nova-2-omni|nova-2-sonic",
@@ -263,6 +278,7 @@ _CONVERSE = Profile(
     max_image_chars=5 * 1024 * 1024,
     max_image_side=8000,
     cache_marks=4,
+    # A cache point right after one of these is refused (T172).
     unmarkable_blocks=frozenset({"document", "video"}),
     marked_model_pattern="anthropic.claude",
 )
@@ -279,6 +295,7 @@ _OLLAMA = Profile(
     refused_options=frozenset({"tool_choice", "parallel_tool_calls"}),
     accepts_thinking=True,
     needs_signatures=False,
+    # The chat templates of many models ignore or reject a system message further on (T73).
     system_first=True,
     any_model_name=True,
 )
@@ -373,7 +390,9 @@ OPENAI_COMPATIBLE = Profile(
     needs_descriptions=True,
     requests_usage=True,
     id_rule=IdRule(prefix="call_", max_length=40),
+    # Many servers accept content as a string only, not as a list of parts (T86).
     joins_text=True,
+    # Servers without a reasoning parser leave the thinking of open models in the text (T70).
     tags_thinking=True,
     accepts_text_documents=False,
     accepts_document_context=False,

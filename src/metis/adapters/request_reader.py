@@ -42,6 +42,7 @@ _RESUMABLE_MESSAGES = 4
 """After how many of the last wire messages the state of the decoder is stored.
 
 The next request may change the last messages, for example by moving its cache marks."""
+# Each segment is compared separately, so that many of them would slow the comparison down.
 _MAX_SEGMENTS = 24
 _OVERHEAD = 3
 """The memory that a request takes, as a multiple of its bytes."""

@@ -265,6 +265,7 @@ class ToolCallRules:
             calls = [(name, arguments) for arguments in split_joined_objects(call.invalid.raw)]
         elif self.is_wrapper(call.name):
             calls = self._wrapped_calls(call)
+        # A hostile response could hold thousands of objects in one string.
         if not calls or len(calls) - 1 > remaining:
             name = self.our_name(call.name)
             return [call if name == call.name else replace(call, name=name)]
@@ -381,6 +382,7 @@ class ToolCallDecoder(DecoderWrapper):
 
     def _start(self, event: ToolUseStart) -> list[StreamEvent]:
         self._names[event.tool_use_id] = event.tool_name
+        # What these calls become is clear only when their arguments are complete.
         if self._rules.is_wrapper(event.tool_name) or self._starts_output(event):
             self._pending = [event]
             return []

@@ -161,7 +161,7 @@ class _ClientResponse:
         if self._codec.has_sealed_thinking:
             sealed = self._client_seals.seal(content, self._provider)
             for index, (before, after) in enumerate(zip(content, sealed, strict=True)):
-                if before is not after and not value_of(after):  # pyright: ignore[reportArgumentType] - only thinking is changed
+                if before is not after and not value_of(after):
                     self.lose_seal(index, "a seal of this length does not fit an envelope")
             return sealed
         if not self._client_seals.keeps_seals:
@@ -476,6 +476,7 @@ _ERROR_CLASSES: Final[tuple[type[ProviderError], ...]] = (
     ServerError,
 )
 _OPENAI_PROTOCOLS: Final = ("openai_chat", "openai_responses")
+# The status of Anthropic for an overloaded server.
 _OVERLOADED: Final = 529
 
 

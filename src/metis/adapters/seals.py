@@ -146,6 +146,7 @@ class ClientSeals:
                 continue
             seal = read_envelope(value)
             if seal is None:
+                # No provider has this issuer, so that the projection drops the block with a loss.
                 opened.append(replace(block, issuer=DAMAGED_ISSUER))
                 continue
             text = block.text if type(block) is ThinkingBlock else ""
@@ -330,6 +331,7 @@ def _restored(message: Message, records: Mapping[str, str]) -> Message:
     try:
         sealed = _read(record)
     except msgspec.MsgspecError:
+        # A record of another version: without the seals the request is still valid.
         return message
     # Thinking that the client sent has no seal; the stored thinking replaces it.
     content = [block for block in message.content if not isinstance(block, Thinking)]

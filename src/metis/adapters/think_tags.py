@@ -127,6 +127,7 @@ class ThinkTagDecoder(DecoderWrapper):
             case TextDelta() if event.content_block_index == self._first_index:
                 yield from self._handle(self, event.message_id, event.text)
             case _:
+                # Another block follows, so that the pending text cannot be part of a tag.
                 yield from self._flush(event.message_id)
                 self._handle = ThinkTagDecoder._pass_text
                 index = event.content_block_index + max(self._block_count - 1, 0)

@@ -97,6 +97,7 @@ def with_wire_names(
     sent: dict[str, ToolDefinition] = {}
     for index, tool in enumerate(tools):
         name = wire_tool_name(tool.name, max_length)
+        # Providers answer 400 to two tools with one name.
         if name in sent:
             reason = f"another tool has the name {tool.name!r}, too"
             losses.append(OptionLoss(f"tools[{index}]", reason))

@@ -17,7 +17,8 @@ from metis.cli.attachments import (
     read_attachment,
     read_fragment,
 )
-from metis.cli.error_text import INCOMPLETE, INTERRUPTED, INVALID, retry_notice
+from metis.cli.command_group import INTERRUPTED
+from metis.cli.error_text import INCOMPLETE, INVALID, retry_notice
 from metis.cli.output import echo, echo_json, echo_notice, write_data
 from metis.cli.render import first_code
 from metis.cli.schemas import read_schema

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The command that gets the arguments if they do not begin with a command.
 DEFAULT_COMMAND = "ask"
-# The exit code of Ctrl-C.
+# Ctrl-C, as shells report it; the other exit codes are in `error_text`, which is loaded on errors.
 INTERRUPTED = 130
 
 _COMMAND_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")

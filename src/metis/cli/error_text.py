@@ -42,8 +42,6 @@ PROVIDER_FAILED = 4
 BUDGET_SPENT = 5
 # The provider refused the request; the same command will fail again.
 REJECTED = 6
-# Ctrl-C, as shells report it.
-INTERRUPTED = 130
 
 _MAX_CANDIDATES = 4
 # `@notes.txt` may be meant as a file or as a model: the error then names both.

@@ -97,6 +97,7 @@ def cost_by(events: Iterable[Event], grouping: Grouping) -> Mapping[str, CostLin
     """Return calls, tokens and cost by group; calls without a user or team are under `null`."""
     group_of = _GROUPS[grouping]
     lines: dict[str, CostLine] = {}
+    # Sums of exact costs stay exact, whatever decimal context the caller has set.
     with localcontext(EXACT_CONTEXT):
         for call in _calls(events):
             group = group_of(call)

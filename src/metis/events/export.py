@@ -32,6 +32,7 @@ from metis.events.turn_events import (
 from metis.version import __version__
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Numbers of the OTLP enumerations SpanKind and StatusCode.
 _INTERNAL, _CLIENT = 1, 3
 _OK, _ERROR = 1, 2
 # The names of the conventions, where they differ from ours.

@@ -49,6 +49,7 @@ CREATE INDEX IF NOT EXISTS events_by_time ON events (timestamp_us);
 _INSERT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+# How long SQLite waits for another process that writes.
 _WAIT_S = 5.0
 _MAX_ROWS_HERE = 64
 """How many rows are inserted in the caller's thread, which takes about half a millisecond."""

@@ -77,6 +77,7 @@ class Validator(Struct, frozen=True, kw_only=True):
         has_images = turn.has_images_in_prompt if self.allow_unsupported else turn.has_images
         if has_images and not capabilities.supports_images:
             yield Failure(Reason.NO_VISION_SUPPORT, "it does not support images")
+        # A history that can be compacted needs only the window for its compacted form.
         minimum = turn.minimum_tokens
         tokens = turn.estimated_input_tokens if minimum is None else minimum
         needed = tokens + turn.reserved_output_tokens
@@ -399,6 +400,7 @@ class Router:
         ids = {
             name: None if value is None else self._catalog.resolve(value)
             for name, value in (("override", turn.override), ("sticky", turn.sticky))
+            # Resolving takes longer than this check, and most turns have ids.
             if value not in self._catalog.entries
         }
         return replace(turn, **ids) if any(ids.values()) else turn

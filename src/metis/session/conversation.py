@@ -432,6 +432,7 @@ def entry_cost(entry: AnyEntry) -> Decimal:
             return Decimal(0)
 
 
+# Few of many sessions change between two checks.
 _FIRST_PAGE = 16
 _CLOCK_SKEW = timedelta(seconds=5)
 """By how much the clock of another writing process may be behind."""

@@ -57,6 +57,7 @@ FailureMode = Literal[
     "no_model_available_for_tier",
     "timeout",
 ]
+# Models tend to put JSON into a fenced code block.
 _FENCE = "```"
 
 
@@ -296,6 +297,7 @@ class WorkerFactory:
             replace(
                 setup,
                 models=setup.models.for_session(),
+                # Without the built-in tools, so that a worker cannot delegate again.
                 toolbox=make_session_tools(
                     registry, (), setup.options.confirmation, setup.workspace
                 ),

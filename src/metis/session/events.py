@@ -362,6 +362,7 @@ def tool_ended(result: Message, latency_ms: int) -> ToolCompleted | ToolFailed:
             latency_ms=latency_ms,
         )
     effects: list[dict[str, str]] = [] if outcome is None else list(outcome.side_effects)
+    # A command may contain secrets, so the trace gets only its hash.
     command = next((effect["command"] for effect in effects if effect["kind"] == "execute"), None)
     return ToolCompleted(
         tool_use_id=tool_use_id,

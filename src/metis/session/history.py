@@ -82,6 +82,7 @@ class HistoryEditor:
         if not 0 < count <= len(turns):
             raise NoTurnError(f"cannot take back {count} turns: there are {len(turns)}")
         prompt = turns[-count].prompt
+        # The store knows only stored messages, so the head cannot move to a note of a rewind.
         earlier = takewhile(lambda message: message.id != prompt.id, path)
         stored = [message.id for message in earlier if _is_stored(message)]
         await self._move_head(stored[-1] if stored else None)

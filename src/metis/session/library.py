@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("metis.session")
 
+# Only programs of this machine can reach the simulator.
 _HOST = "127.0.0.1"
 
 T = TypeVar("T")
@@ -331,6 +332,7 @@ class Metis:
         setup = replace(setup, models=setup.models.for_session(), skills=prompt.skills)
         toolbox = self._session_tools(setup, conversation, prompt)
         if toolbox is not None:
+            # The user may have switched the tools off in an earlier process.
             toolbox.is_enabled = conversation.has_tools
         setup = replace(setup, toolbox=toolbox)
         session = Session(setup, conversation, reopen=self.resume)

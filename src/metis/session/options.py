@@ -35,6 +35,7 @@ from metis.transport import Limits, Retry, Transport
 from metis.wire.call import AdapterOptions
 from metis.wire.reasoning import Reasoning
 
+# A model may call tools endlessly, and each call costs money.
 MAX_CALLS = 100
 """The most model calls of one turn."""
 

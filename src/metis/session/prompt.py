@@ -26,6 +26,7 @@ from metis.tools.tool import object_schema, read_arguments, string_property, tex
 
 log = logging.getLogger("metis.session")
 
+# Skills may come from a cloned repository, so that their files can have any size.
 HEAD_BYTES = 4096
 BODY_BYTES = 131_072
 MAX_SKILLS = 100
@@ -120,6 +121,7 @@ def _field(head: str, name: str) -> str:
     return ""
 
 
+# The files are part of every request: longer ones would fill the context window.
 AGENTS_BYTES = 32_768
 MEMORY_BYTES = 4096
 USER_BYTES = 3072

@@ -19,6 +19,7 @@ from metis.store.entries import (
 )
 from metis.wire.json_access import maybe_object
 
+# The query needs a limit, and statistics need all sessions.
 _ALL = 1_000_000
 
 

@@ -57,6 +57,7 @@ class SyncSession(SessionView):
             while (event := self._loop.run(_next(events))) is not None:
                 yield event
         finally:
+            # A caller that stops early cancels the turn, and waits until it is stored.
             self._loop.run(events.aclose())
 
     def stream(

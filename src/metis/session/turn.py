@@ -52,6 +52,7 @@ _NO_TOOLS = re.compile(
     r"|tools? (?:is|are) not supported|no endpoints found that support tool use",
     re.IGNORECASE,
 )
+# Another model may succeed after these; it would also refuse an invalid request (T193).
 _FALLBACK_ERRORS = (RateLimitError, ServerError, NetworkError, AuthenticationError)
 
 

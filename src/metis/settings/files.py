@@ -15,6 +15,7 @@ from metis.canonical.urls import has_login, without_login
 from metis.store.connection import default_url
 from metis.store.private_files import PRIVATE_FILE, make_private_directory, make_private_file
 
+# Only for the line numbers of errors: tomllib parses the file and does not report them.
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+|\"[^\"]*\"|'[^']*')\s*=")
 

@@ -1,4 +1,4 @@
-"""Embeddings of the simulator: texts with the same words get vectors that are near each other."""
+"""Embeddings of the simulator: texts with common words have similar vectors."""
 
 import hashlib
 import math
@@ -12,19 +12,20 @@ from metis.sim.endpoints import JSON_TYPE, HttpReply, HttpRequest
 from metis.wire.json_access import maybe_list, maybe_object
 
 DIMENSIONS = 256
-"""How long the vectors are."""
+"""The length of the vectors."""
 
 _OPENAI = re.compile(r"(?:/[\w-]+)*/embeddings")
 _GEMINI = re.compile(r"/v1(?:beta)?/models/(?P<model>[^/:]+):batchEmbedContents")
 _OLLAMA = "/api/embed"
 _WORD = re.compile(r"\w+")
-# Words with the same first letters count as related: "tax" and "taxes".
+# Words with the same first letters are similar, such as "tax" and "taxes".
 _STEM_LETTERS = 3
+# The limit of OpenAI.
 _MAX_TEXTS = 2048
 
 
 def embed_text(text: str) -> list[float]:
-    """Return a vector of length one that depends on the words of a text only.
+    """Return a vector of length one that depends only on the words of a text.
 
     >>> near = sum(a * b for a, b in zip(embed_text("a red boat"), embed_text("red boats")))
     >>> far = sum(a * b for a, b in zip(embed_text("a red boat"), embed_text("tax returns")))
@@ -43,7 +44,7 @@ def embed_text(text: str) -> list[float]:
 
 
 def embed(http_request: HttpRequest) -> HttpReply | None:
-    """Return the reply to a request for embeddings; None if the path is for something else."""
+    """Return the reply to a request for embeddings; None for any other path."""
     path = http_request.path.partition("?")[0]
     is_gemini = _GEMINI.fullmatch(path) is not None
     if not (is_gemini or path == _OLLAMA or _OPENAI.fullmatch(path)):

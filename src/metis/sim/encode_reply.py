@@ -15,7 +15,7 @@ from metis.streaming import StreamError, StreamEvent
 from metis.wire.json_access import read_object
 
 LABEL_HEADERS = {"x-simulator": "metis"}
-"""Sent with every reply, so that nobody takes it for one of a real model."""
+"""Sent with every reply, so that it cannot be mistaken for that of a real model."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -24,7 +24,7 @@ def encode_message(call: SimulatedCall, message: Message, *, fails: bool) -> Htt
     """Encode a message as one body or as a stream; with `fails` it ends in an error."""
     if call.is_stream:
         return _encode_stream(call, message, fails=fails)
-    # A status 200 with an error body, as gateways send it (T189).
+    # Gateways send errors with status 200 (T189).
     if fails:
         _, body = call.adapter.encode_error(mid_stream_error())
     else:
@@ -42,7 +42,7 @@ def _encode_body(call: SimulatedCall, message: Message) -> bytes:
 
 
 def _encode_stream(call: SimulatedCall, message: Message, *, fails: bool) -> HttpReply:
-    # Chat Completions sends usage in a stream only if `stream_options` ask for it (T129).
+    # Chat Completions sends usage in a stream only if `stream_options` requests it (T129).
     if not call.traits.include_usage:
         message = replace(message, metadata=replace(message.metadata, usage=None))
     encoder = call.adapter.stream_encoder(call.context)
@@ -64,7 +64,7 @@ def _failing_events(message: Message) -> Iterator[StreamEvent]:
 
 
 def encode_error(error: ProviderError, endpoint: Endpoint, seed: RequestSeed) -> HttpReply:
-    """Encode an error as the provider writes it, with its retry-after header."""
+    """Encode an error in the form of the provider, with its retry-after header."""
     error.provider = endpoint.adapter.name
     error.kind = error.kind or endpoint.error_kinds.get(error.status or 0)
     status, body = endpoint.adapter.encode_error(error)

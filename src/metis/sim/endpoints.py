@@ -15,13 +15,13 @@ from metis.wire.codec import Codec
 from metis.wire.json_access import Wire, maybe_list
 
 Action = Literal["answer", "stream", "count"]
-"""What a path is for; the body of a request may turn `answer` into a stream."""
+"""The purpose of a path; the body of a request may change `answer` to a stream."""
 
 JSON_TYPE = "application/json"
 """The content type of everything that is not streamed."""
 
 MODEL_NAMES = ("sim-small", "sim-large", "sim-reasoner")
-"""The listed models; every other name is accepted too."""
+"""The listed models; every other name is also accepted."""
 
 _SSE_TYPE = "text/event-stream; charset=utf-8"
 _MODEL_PATHS = ("/v1/models", "/models", "/v1beta/models", "/api/tags")
@@ -39,7 +39,7 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
 
 
 class HttpReply(Struct, frozen=True, kw_only=True):
-    """An HTTP response, and how it is transmitted."""
+    """An HTTP response, with the way in which it is transmitted."""
 
     status: int = 200
     headers: Mapping[str, str] = {}
@@ -61,19 +61,19 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     adapter_name: str
     paths: Mapping[str, Action]
-    """Regular expressions of paths, and what each path is for."""
+    """The purpose of each path, by its regular expression."""
     stream_content_type: str = _SSE_TYPE
     streams_by_default: bool = False
-    """Whether a response is streamed unless the request says otherwise."""
+    """Whether a response is streamed if the request does not state it."""
     signs_thinking: bool = False
-    """Whether thinking carries a signature."""
+    """Whether thinking has a signature."""
     call_signature_format: str | None = None
     """The format of the signature before the first tool call, for providers that send one."""
     request_id_header: str = "x-request-id"
     error_kinds: Mapping[int, str] = {}
-    """The provider's error types of statuses for which the codec has a more general one."""
+    """The provider's error types by status, where the codec writes a more general one."""
     adjust: Callable[[Wire, Message], None] | None = None
-    """Adds to a response body what the codec does not write for a message of another issuer."""
+    """Adds keys that the codec does not write for a message of another issuer."""
     max_body_bytes: int = 50_000_000
 
     @property
@@ -88,7 +88,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 class EndpointMatch(NamedTuple):
-    """The endpoint of a path, what the path is for, and the model if the path names it."""
+    """The endpoint of a path, the purpose of the path, and the model if the path names it."""
 
     endpoint: Endpoint
     action: Action
@@ -105,7 +105,7 @@ def match_path(path: str) -> EndpointMatch | None:
 
 
 def _adjust_responses(body: Wire, message: Message) -> None:
-    # The codec seals thinking as that of another issuer; the simulated one sealed it itself.
+    # The codec writes thinking as sealed by another issuer, but the simulator sealed it.
     sealed = [
         block.signature if isinstance(block, ThinkingBlock) else block.data
         for block in message.content
@@ -116,7 +116,7 @@ def _adjust_responses(body: Wire, message: Message) -> None:
         item["encrypted_content"] = content
 
 
-# Vertex names the publisher, and the project if the address does.
+# Paths of Vertex have the publisher, and the project if the address has it.
 _VERTEX = r"/v1(?:beta1?)?/(?:projects/[^/]+/locations/[^/]+/)?publishers"
 _GOOGLE = rf"(?:/v1(?:beta)?/|{_VERTEX}/google/)"
 _ANTHROPIC_ERRORS = {
@@ -133,6 +133,7 @@ _ENDPOINTS = (
         signs_thinking=True,
         request_id_header="request-id",
         error_kinds=_ANTHROPIC_ERRORS,
+        # The limit of the Messages API, which answers 413 above it.
         max_body_bytes=32_000_000,
     ),
     Endpoint(
@@ -157,7 +158,7 @@ _ENDPOINTS = (
     ),
     Endpoint(
         adapter_name="openai",
-        # Hosts of this protocol put it behind paths of their own, such as /openai/v1.
+        # Hosts of this protocol serve it under different prefixes, such as /openai/v1.
         paths={r"(?:/[\w-]+)*/chat/completions": "answer"},
         error_kinds=_OPENAI_ERRORS,
     ),
@@ -175,7 +176,7 @@ _ENDPOINTS = (
             rf"{_GOOGLE}models/(?P<model>[^/:]+):streamGenerateContent": "stream",
             rf"{_GOOGLE}models/(?P<model>[^/:]+):countTokens": "count",
         },
-        # Gemini signs a part, not a thought: the signature belongs to the call that follows.
+        # Gemini signs parts other than thoughts: the signature is on the call that follows.
         call_signature_format="signature_on_next",
         error_kinds={
             403: "PERMISSION_DENIED",
@@ -207,14 +208,14 @@ _ENDPOINTS = (
         adapter_name="ollama",
         paths={r"/api/chat": "answer"},
         stream_content_type="application/x-ndjson",
-        # Ollama streams unless the request says `"stream": false`.
+        # Ollama streams unless the request has `"stream": false`.
         streams_by_default=True,
     ),
 )
 
 
 def simulated_name(model: str) -> str:
-    """Return the model name that a response states, so that nobody takes it for the real model.
+    """Return the model name of a response, which cannot be mistaken for the real model.
 
     >>> simulated_name("gpt-5"), simulated_name("sim-small")
     ('sim-gpt-5', 'sim-small')
@@ -244,7 +245,7 @@ def list_models(path: str, headers: Mapping[str, str]) -> Wire | None:
 
 
 def _client_provider(path: str, headers: Mapping[str, str]) -> str:
-    """Tell by the headers whose client asks: three providers list their models at one path."""
+    """Return the provider of a client by its headers: three providers list models at one path."""
     if path.startswith("/api"):
         return "ollama"
     if path.startswith("/v1beta") or "x-goog-api-key" in headers:

@@ -22,7 +22,7 @@ from metis.wire.call import CanonicalRequest, ToolChoice
 from metis.wire.errors import class_of_status
 
 FaultKind = Literal["fail", "cut", "error", "malformed", "slow", "empty", "refuse", "redacted"]
-"""What goes wrong: `fail` is an error status, `error` an error inside of a 200 response, …"""
+"""The kinds of faults: `fail` is an error status, `error` an error in a 200 response, …"""
 
 REFUSAL = ModelOutput(
     content=(TextBlock("The metis simulator was asked to refuse, so it does."),),
@@ -47,7 +47,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     value: float | None = None
     """The retry-after seconds of a status, the bytes before a cut, or the pause in milliseconds."""
     times: int | None = None
-    """How many equal requests meet the fault; None is all of them."""
+    """How many equal requests get the fault; None is all of them."""
 
 
 def parse_fault(text: str) -> Fault:
@@ -86,13 +86,15 @@ def status_error(fault: Fault) -> ProviderError:
 
 
 def mid_stream_error() -> ProviderError:
-    """Return the error that ends a response which began well."""
+    """Return the error that ends a response after its beginning was sent."""
     return ServerError("the metis simulator was asked to fail in the middle")
 
 
 def force_tool_call(request: CanonicalRequest) -> CanonicalRequest:
-    """Require a tool call, unless the request has no tools or states its own choice."""
-    # Malformed arguments need a call to be in.
+    """Return a request that requires a tool call, if it has tools and states no choice.
+
+    Malformed arguments need a call.
+    """
     if request.options.tool_choice is not None or not request.tools:
         return request
     return replace(request, options=replace(request.options, tool_choice=ToolChoice("required")))
@@ -109,7 +111,7 @@ def with_malformed_arguments(output: ModelOutput) -> ModelOutput:
 
 
 def with_redacted_thinking(output: ModelOutput, signer: ThinkingSigner) -> ModelOutput:
-    """Replace thinking by blocks that only the simulator can read."""
+    """Replace thinking by redacted blocks, which only the simulator can read."""
     content = [
         RedactedThinkingBlock(signer.sign(block.text), issuer=block.issuer)
         if isinstance(block, ThinkingBlock)
@@ -126,6 +128,6 @@ def with_pauses(reply: HttpReply, fault: Fault) -> HttpReply:
 
 def cut_off(reply: HttpReply, fault: Fault) -> HttpReply:
     """Close the connection after a number of bytes, by default after half of the body."""
-    # By default late enough that a stream has begun when it breaks off (T131).
+    # By default in the middle, so that a stream has begun when it is interrupted (T131).
     size = len(reply.body) // 2 if fault.value is None else int(fault.value)
     return replace(reply, chunks=(reply.body[:size],), is_cut=True)

@@ -1,4 +1,4 @@
-"""Values that match a JSON Schema, filled from the entities that a prompt names."""
+"""Values that match a JSON Schema, filled with the entities of a prompt."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, 
 
 _QUOTED = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<!\w)'([^'\n]+)'(?!\w)")
 _URL = re.compile(r"https?://[^\s<>\"'`)]+")
-# Stands for media that a model does not receive; it names no file to read.
+# The note in place of media that a model does not get; it contains no path of a file.
 _MEDIA_NOTE = re.compile(r"\[(?:image|audio|video|document)\b[^\]\n]*\]")
 _PATH = re.compile(
     r"(?<![\w/.:])(?:~?\.{0,2}/)?(?:[\w-]+/)*[\w-]*\.?[\w-]+\.[A-Za-z]\w{0,7}\b|"
@@ -25,6 +25,7 @@ _AFTER_VERB = re.compile(
 )
 _PUNCTUATION = ".,;:!?"
 
+# A schema may be recursive, or require a value of any size.
 _MAX_DEPTH = 24
 _MAX_ITEMS = 100
 _MAX_LENGTH = 10_000
@@ -45,7 +46,7 @@ _FORMAT_VALUES = {
 
 
 class Entities:
-    """What a prompt names: files, URLs, locations, numbers, quoted text."""
+    """The entities of a prompt: files, URLs, locations, numbers, quoted text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -72,7 +73,7 @@ class Entities:
 
     @cached_property
     def numbers(self) -> list[float]:
-        """Numbers that stand alone."""
+        """Numbers that are not part of a word."""
         return [float(number) for number in _NUMBER.findall(self.text)]
 
     @cached_property
@@ -91,7 +92,7 @@ class Entities:
 
     @cached_property
     def search_terms(self) -> list[str]:
-        """What to search for: quoted texts, the word after a verb, or the prompt."""
+        """The terms to search for: quoted texts, the word after a verb, or the whole prompt."""
         match = _AFTER_VERB.search(self.text)
         term = match[1].strip(_PUNCTUATION) if match else self.text.strip()
         return self.quoted or [term]
@@ -105,12 +106,12 @@ _ENTITY_BY_PROPERTY = (
     (r"pattern|query|regex|search|needle|^q$", "search_terms"),
     (r"content|text|body|message|expression", "quoted"),
 )
-"""Patterns of property names, and the attribute of `Entities` that fits them."""
+"""Patterns of property names, each with the matching attribute of `Entities`."""
 _DIRECTORY_PROPERTY = re.compile(r"path|dir|folder", re.IGNORECASE)
 
 
 class SchemaFiller:
-    """Fills one schema: with entities where a property name fits, else with plausible values."""
+    """Fills one schema: with entities where a property name matches, else with plausible values."""
 
     def __init__(self, root: Mapping[str, Any], entities: Entities) -> None:
         self._root = root
@@ -146,8 +147,8 @@ class SchemaFiller:
             parts = self._parts(resolved)
             if not parts:
                 break
-            rest = {key: value for key, value in resolved.items() if key not in _COMBINERS}
-            resolved = {key: value for part in (rest, *parts) for key, value in part.items()}
+            plain = {key: value for key, value in resolved.items() if key not in _COMBINERS}
+            resolved = {key: value for part in (plain, *parts) for key, value in part.items()}
         return resolved
 
     def _parts(self, schema: Wire) -> list[Wire]:
@@ -170,10 +171,13 @@ class SchemaFiller:
         return next(named, allowed[0])
 
     def _object(self, schema: Wire, _name: str, depth: int) -> Wire:
-        """Fill what is required or named by the prompt; without `required`, all at the top."""
+        """Fill the properties that are required or that the prompt names.
+
+        If the root requires none, all its properties are filled.
+        """
         properties = maybe_object(schema.get("properties"))
         keys = [key for key in maybe_list(schema.get("required")) if isinstance(key, str)]
-        # A schema that requires nothing would give an empty object, which shows nothing.
+        # Otherwise a schema without required properties would give an empty object.
         if keys or depth:
             keys += [key for key in properties if self._is_named(key, properties[key])]
         else:
@@ -214,7 +218,7 @@ class SchemaFiller:
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:
-    """Return the type to fill: the stated one that is not null, else by the keywords."""
+    """Return the type to fill: the first stated one that is not null, else by the keywords."""
     stated = schema.get("type")
     if isinstance(stated, list):
         stated = next((one for one in maybe_list(stated) if one != "null"), "null")
@@ -224,7 +228,7 @@ def _type_of(schema: Mapping[str, Any]) -> str:
 
 
 def _bound(schema: Wire, key: str, default: int) -> int:
-    """Return a stated size, limited so that no schema makes the simulator write without end."""
+    """Return a stated size, limited so that a schema cannot make the output huge."""
     stated = maybe_count(schema.get(key))
     return default if stated is None else min(stated, _MAX_LENGTH)
 

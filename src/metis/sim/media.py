@@ -15,6 +15,7 @@ from metis.canonical.blocks import (
 )
 from metis.projection.images import image_size
 
+# The signatures of all formats and the header of a PNG are within the first bytes.
 _HEAD_CHARACTERS = 64
 _PNG_HEADER_BYTES = 26
 _STANDARD_ALPHABET = str.maketrans("-_", "+/")
@@ -33,7 +34,7 @@ def standard_base64(text: str) -> str:
     >>> standard_base64("_-8")
     '/+8='
     """
-    # Google's clients write the alphabet that is safe in URLs.
+    # Google's clients use the URL-safe alphabet.
     bare = text.translate(_STANDARD_ALPHABET).rstrip("=")
     return bare + "=" * (-len(bare) % 4)
 
@@ -47,7 +48,7 @@ def decode_base64(text: str) -> bytes | None:
 
 
 def image_media_type(data: str) -> str | None:
-    """Return the media type that the first bytes of a base64 image show, or None."""
+    """Return the media type by the first bytes of a base64 image, or None."""
     head = _head(data)
     return next((media for start, _, media in _IMAGE_FORMATS if head.startswith(start)), None)
 

@@ -34,18 +34,18 @@ from metis.streaming import (
 from metis.wire.call import UNPRICED, AdapterOptions, RequestContext
 from metis.wire.json_access import maybe_count
 
-# About the size of real tokens, so that limits and usage look right.
+# About the size of real tokens, so that limits and usage are realistic.
 _TOKEN = re.compile(r"\s*(?:\w{1,8}|[^\w\s])|\s+")
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class ModelOutput(Struct, frozen=True, kw_only=True):
-    """The content that a model generated; a stop reason that is not set follows from it."""
+    """The content that a model generated; an unset stop reason is derived from it."""
 
     content: tuple[ContentBlock, ...] = ()
     stop_reason: StopReason | None = None
     hidden_thinking: str = ""
-    """Thinking that is counted, but not sent."""
+    """Thinking that is counted but not sent."""
 
     @classmethod
     def from_text(cls, text: str) -> "ModelOutput":
@@ -54,7 +54,7 @@ class ModelOutput(Struct, frozen=True, kw_only=True):
 
     @property
     def final_stop_reason(self) -> StopReason:
-        """The stop reason that is set, or the one that fits the content."""
+        """The stop reason that is set, or the one that follows from the content."""
         if self.stop_reason is not None:
             return self.stop_reason
         has_calls = any(isinstance(block, ToolUseBlock) for block in self.content)
@@ -99,7 +99,7 @@ class ModelOutput(Struct, frozen=True, kw_only=True):
 
 
 def split_tokens(text: str) -> list[str]:
-    """Split a text into the pieces that count as tokens; joined they are the text again.
+    """Split a text into the pieces that count as tokens; joined they give the text.
 
     >>> split_tokens("Hello, simulated world!")
     ['Hello', ',', ' simulate', 'd', ' world', '!']
@@ -184,7 +184,7 @@ def stream_events(message: Message) -> Iterator[StreamEvent]:
             case TextBlock():
                 for token in split_tokens(block.text):
                     yield TextDelta(message_id, index, token)
-            # Thinking in a provider's own format has no text deltas; it is sent as a block below.
+            # Thinking in a provider-specific format has no text deltas and is sent as a block.
             case ThinkingBlock(format=None):
                 for token in split_tokens(block.text):
                     yield ThinkingDelta(message_id, index, token)

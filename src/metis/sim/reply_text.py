@@ -18,6 +18,7 @@ _GREETING = (
 )
 _FILLER = "this sentence was written by the metis simulator to be as long as the prompt asked for"
 _MAX_QUOTE_CHARACTERS = 400
+# A prompt can ask for any number of words.
 _MAX_WORDS = 5000
 _USER_NAME = re.compile(r"\b[Mm]y name is (\w+)")
 _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
@@ -52,12 +53,12 @@ class LastTurn:
 
     @property
     def awaits_first_reply(self) -> bool:
-        """Whether nothing was replied to the prompt yet."""
+        """Whether the prompt has no response yet."""
         return bool(self.messages) and self.messages[-1].role is Role.USER
 
     @property
     def is_prefilled(self) -> bool:
-        """Whether the conversation ends with the beginning of the reply."""
+        """Whether the conversation ends with the beginning of the response (a prefill)."""
         return bool(self.messages) and self.messages[-1].role is Role.ASSISTANT
 
     def user_texts(self) -> list[str]:
@@ -79,14 +80,14 @@ def count_of(number: int, noun: str) -> str:
 
 
 def reply_text(turn: LastTurn) -> str:
-    """Return the reply to a turn: the tool results, else media and the text of the prompt."""
+    """Return the reply to a turn: about its tool results, else about media and the prompt."""
     parts = [*_describe_results(turn)]
     if not parts:
         parts = describe_media(turn.prompt)
         if turn.text.strip() or not parts:
             parts.append(_reply_to_prompt(turn))
     text = " ".join(parts)
-    # A continuation: the client puts it right behind the prefilled text.
+    # The client appends the continuation to the prefilled text, so it begins with a space.
     return f" {text}" if turn.is_prefilled else text
 
 

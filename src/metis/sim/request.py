@@ -1,4 +1,4 @@
-"""Decode and check one HTTP request to the simulator."""
+"""Decoding and checks of one HTTP request to the simulator."""
 
 import hashlib
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from metis.sim.strict import CHECKS, CheckContext
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.json_access import Wire, maybe_list, maybe_object, read_object
 
-# A clock would make other bytes of the same request.
+# A fixed time, so that equal requests give equal bytes.
 _CREATED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 _ID_BYTES = 16
 
@@ -28,13 +28,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a simulator."""
 
     strict: bool = True
-    """Whether requests are refused that the real API would refuse."""
+    """Whether requests that the real API would refuse are refused."""
     key: str | None = None
-    """The API key that clients must send; None accepts any key, and none."""
+    """The API key that clients must send; None accepts any key, or none."""
     models: tuple[str, ...] | None = None
     """The models that exist; None accepts every name."""
     chunk_bytes: int | None = None
-    """The size of the chunks of a stream; None sends one event a chunk."""
+    """The size of the chunks of a stream; None sends one event per chunk."""
     pause_s: float = 0.0
     """The pause between two chunks."""
     window_tokens: int | None = None
@@ -60,17 +60,17 @@ class RequestSeed:
 
 
 class RequestTraits(Struct, frozen=True, kw_only=True):
-    """What a request asks for in its protocol's own keys, beside the canonical options."""
+    """The settings of a request in keys of its protocol that have no canonical option."""
 
     thinking: Thinking = "none"
     include_signature: bool = True
-    """Whether thinking that is shown carries its signature."""
+    """Whether thinking that is shown has its signature."""
     include_usage: bool = True
     """Whether a stream reports its usage."""
 
 
 class SimulatedCall(Struct, frozen=True, kw_only=True):
-    """A decoded request, with all that composing and encoding a reply needs."""
+    """A decoded request, with the values that composing and encoding a reply need."""
 
     endpoint: Endpoint
     seed: RequestSeed
@@ -96,7 +96,11 @@ def decode_call(
     settings: Settings,
     signer: ThinkingSigner,
 ) -> SimulatedCall:
-    """Decode a request; raise the error with which the provider would refuse it."""
+    """Decode a request.
+
+    Raises:
+        ProviderError: the provider would refuse the request with this error.
+    """
     endpoint = match.endpoint
     _require_key(http_request, endpoint, settings.key)
     if len(http_request.body) > endpoint.max_body_bytes:
@@ -104,11 +108,11 @@ def decode_call(
     body = read_object(http_request.body, "request")
     model = match.model or str(body.get("model") or "")
     protocol = endpoint.codec.protocol
-    # Counting takes requests that are not complete, such as one without `max_tokens`.
+    # Token counts accept incomplete requests, such as one without `max_tokens`.
     if settings.strict and match.action != "count":
         checked, headers = body, http_request.headers
         if protocol == "anthropic" and match.model is not None:
-            # Bedrock and Vertex take the model from the path and the version from the body.
+            # Bedrock and Vertex read the model from the path and the version from the body.
             checked = {**body, "model": model}
             headers = {**headers, "anthropic-version": str(checked.pop("anthropic_version", ""))}
         CHECKS[protocol](checked, CheckContext(signer=signer, headers=headers, model=model))
@@ -121,7 +125,7 @@ def decode_call(
         provider=adapter.name,
         created_at=_CREATED_AT,
     )
-    # Gemini's countTokens may wrap the request that it counts once more.
+    # Gemini's countTokens may have the request to count in another object.
     conversation = maybe_object(body.get("generateContentRequest")) or http_request.body
     request = adapter.from_wire_request(conversation, replace(request_context, model=model))
     call = SimulatedCall(
@@ -154,7 +158,7 @@ def _require_fit(call: SimulatedCall, window: int | None) -> None:
 
 
 def _traits(protocol: str, body: Wire, model: str, options: AdapterOptions) -> RequestTraits:
-    """Return how the response is to be sent, which each protocol requests in keys of its own."""
+    """Return how the response is to be sent, which each protocol requests by different keys."""
     thinks = options.reasoning is not None and not options.reasoning.is_off
     match protocol:
         case "openai_chat":
@@ -178,9 +182,9 @@ def _traits(protocol: str, body: Wire, model: str, options: AdapterOptions) -> R
         case "gemini":
             # The API accepts camelCase and snake_case keys alike.
             config = maybe_object(_first_value(body, "generationConfig", "generation_config"))
-            options_of_thinking = _first_value(config, "thinkingConfig", "thinking_config")
+            thinking_config = _first_value(config, "thinkingConfig", "thinking_config")
             keys = ("includeThoughts", "include_thoughts")
-            is_shown = _first_value(maybe_object(options_of_thinking), *keys)
+            is_shown = _first_value(maybe_object(thinking_config), *keys)
             return RequestTraits(thinking="shown" if is_shown else "none")
         case _:
             return RequestTraits(thinking="shown" if thinks else "none")

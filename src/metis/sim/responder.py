@@ -1,6 +1,6 @@
-"""Compose the reply to a request by fixed rules: tool calls, structured output or text.
+"""The responder: composes replies by fixed rules, as tool calls, structured output or text.
 
-The same request always gets the same reply.
+Equal requests always get equal replies.
 """
 
 import json
@@ -42,7 +42,7 @@ class PlannedCall(Struct, frozen=True):
 
 
 class Responder:
-    """Decides what to reply: call tools, fill a schema, or answer in text."""
+    """Composes the output of the simulated model: tool calls, a filled schema, or text."""
 
     def __init__(self, signer: ThinkingSigner | None = None) -> None:
         self.signer = signer or ThinkingSigner()
@@ -57,7 +57,7 @@ class Responder:
         content = self.visible_thinking(thinking, call)
         if text:
             content.append(TextBlock(text))
-        # Gemini signs the first call of a step, whether or not thinking is shown (T56).
+        # Gemini signs the first call of a step, even if thinking is not shown (T56).
         if tool_calls and endpoint.call_signature_format is not None:
             signature, form = self.signer.sign(thinking), endpoint.call_signature_format
             issuer = endpoint.adapter_name
@@ -87,18 +87,18 @@ def _text(turn: LastTurn, calls: list[PlannedCall], options: AdapterOptions) -> 
         is_forced = options.tool_choice is not None and options.tool_choice.mode != "auto"
         return "" if is_forced else f"I will call {_tool_names(calls)}."
     if options.output is not None:
-        # A host without schemas gets the schema in the text of the request.
+        # For a host without schemas, the schema is in the text of the request.
         schema = options.output.schema or _written_schema(turn) or _ANY_OBJECT
         return _encode(SchemaFiller(schema, Entities(turn.text)).fill()).decode()
     return reply_text(turn)
 
 
 def _written_schema(turn: LastTurn) -> dict[str, Any] | None:
-    """Return the first JSON Schema of an object that stands in a text of the conversation."""
+    """Return the first JSON Schema of an object in the texts of the conversation."""
     for message in turn.messages:
         for block in message.content:
             text = block.text if isinstance(block, TextBlock) else ""
-            # A schema is short and stands near the end or the beginning; hostile texts are long.
+            # Limited, because hostile texts may be long and have many opening brackets.
             for start in list(_OBJECT_START.finditer(text[:_MAX_SCHEMA_TEXT]))[:_MAX_SCHEMAS]:
                 try:
                     decoded, _ = _DECODER.raw_decode(text, start.start())
@@ -125,7 +125,7 @@ def _tool_names(calls: list[PlannedCall]) -> str:
 def _choose_calls(
     turn: LastTurn, tools: Sequence[ToolDefinition], options: AdapterOptions
 ) -> list[PlannedCall]:
-    """Return the calls to make now; a call of this turn is not repeated unless one is forced."""
+    """Return the next calls; an earlier call of the turn is repeated only if a call is forced."""
     choice = options.tool_choice or ToolChoice()
     if not tools or choice.mode == "none":
         return []
@@ -147,16 +147,18 @@ def _choose_calls(
 
 
 def _final_tool(tools: Sequence[ToolDefinition], called: Container[str]) -> ToolDefinition:
-    """Return the tool that ends a loop in which every response has to call one.
+    """Return the tool that ends a loop in which every response must call one.
 
-    Agents end at a tool with such a name; else a tool that was not called yet brings new results.
+    Agents stop at a tool with a name such as `final_answer`; without one, a tool that was not
+    called yet is returned.
     """
-    new = [tool for tool in tools if tool.name not in called] or tools
-    return next((tool for tool in new if _FINAL_NAME.search(tool.name)), new[0])
+    candidates = [tool for tool in tools if tool.name not in called] or tools
+    matching = (tool for tool in candidates if _FINAL_NAME.search(tool.name))
+    return next(matching, candidates[0])
 
 
 class _Intent(Struct, frozen=True):
-    """A kind of request: the words that express it, and the tools that fulfil it."""
+    """A kind of prompt: the words that express it, and the names of matching tools."""
 
     prompt: re.Pattern[str]
     tool_name: re.Pattern[str]
@@ -191,7 +193,7 @@ _LOCATION_PROPERTY = re.compile(r"city|place|location|town", re.IGNORECASE)
 
 
 def _matching_tool(entities: Entities, tools: Sequence[ToolDefinition]) -> ToolDefinition | None:
-    """Return the tool that a prompt names, means, or shares a word with, in this order."""
+    """Return the tool that a prompt names, implies, or has a word in common with."""
     text = entities.text
     for tool in tools:
         if re.search(rf"(?<!\w){re.escape(tool.name)}(?!\w)", text):

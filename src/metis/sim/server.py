@@ -14,21 +14,23 @@ from metis.sim.request import Settings
 from metis.sim.responder import Responder
 from metis.sim.service import Script, Service
 
+# Only programs of this machine can reach the simulator.
 _HOST = "127.0.0.1"
 _MAX_BODY_BYTES = 50_000_000
-# Whoever sends a request in drops holds a connection and memory.
+# Limited, because a slow client occupies a connection and memory.
 _BODY_TIMEOUT_S = 30.0
 _IDLE_TIMEOUT_S = 30.0
-# A client that does not read holds the rest of a reply in memory.
+# Limited, because the unread part of a reply stays in memory.
 _WRITE_TIMEOUT_S = 60.0
+# Each request may have a body of the maximum size in memory.
 _MAX_REQUESTS = 1000
 
 
 class Simulator:
-    """Serves every protocol on this machine for as long as the context is open.
+    """Serves every protocol on this machine while the context is open.
 
-    It listens on loopback only, on a free port unless one is given. A caller that has a listening
-    socket already, on which clients may be waiting, passes it as `listening`.
+    It listens on loopback only, on a free port unless one is given. `listening` is a socket that
+    already listens, on which clients may be waiting.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Simulator:
             app,
             access_log=None,
             shutdown_timeout=0,
-            # Counts from the start of a connection: also for one that never sends its headers.
+            # Also limits a connection that never sends its headers.
             keepalive_timeout=_IDLE_TIMEOUT_S,
         )
         await self._runner.setup()
@@ -134,7 +136,7 @@ async def _send_chunks(request: web.Request, reply: HttpReply) -> web.StreamResp
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await response.write(chunk)
             await asyncio.sleep(reply.pause_s)
-        # Without the final chunk a client sees a response that broke off, not one that ended.
+        # Without the final chunk, the response is interrupted for the client.
         if reply.is_cut and request.transport is not None:
             request.transport.close()
         else:

@@ -1,4 +1,4 @@
-"""The simulator without a network: one HTTP request in, one HTTP reply out."""
+"""The simulator without a network: returns the HTTP reply to an HTTP request."""
 
 from collections import Counter, deque
 
@@ -21,19 +21,20 @@ from metis.sim.request import RequestSeed, Settings, SimulatedCall, decode_call
 from metis.sim.responder import Responder
 
 FAULT_HEADER = "x-sim-behave"
-"""The request header that asks for a fault."""
+"""The request header that requests a fault."""
 
 Step = ModelOutput | Fault
-"""What happens on one request."""
+"""The output or the fault for one request."""
 
 _MAX_EXCHANGES = 1000
 # The record is for tests and demos; requests of many megabytes must not fill the memory.
 _MAX_RECORDED_BYTES = 100_000_000
+# Each different request adds a count.
 _MAX_FAULT_COUNTS = 10_000
 
 
 class Script:
-    """Outputs and faults for the next requests, one each; after the last the rules reply again.
+    """Outputs and faults for the next requests, one each; after the last one the rules apply.
 
     A string is a text reply, or a fault if it begins with `sim:`.
 
@@ -103,13 +104,13 @@ class Service:
         if match is None:
             vectors = embed(http_request) if http_request.method == "POST" else None
             return vectors or encode_model_list(http_request)
-        # Headers are left out: clients send ids and times in them.
+        # Without the headers, in which clients send ids and times.
         seed = RequestSeed(http_request.path.encode(), http_request.body)
         try:
             return self._serve(http_request, match, seed)
         except ProviderError as error:
             return encode_error(error, match.endpoint, seed)
-        # An error of decoding is the fault of the request, as at a real API.
+        # Real APIs report a body that cannot be decoded as an invalid request.
         except MetisError as error:
             return encode_error(InvalidRequestError(str(error)), match.endpoint, seed)
 
@@ -128,13 +129,13 @@ class Service:
         return self._paced(encode_message(call, message, fails=fails), fault)
 
     def _requested_fault(self, http_request: HttpRequest, call: SimulatedCall) -> Fault | None:
-        """Return the fault that a header or the prompt asks for, unless it was met often enough."""
+        """Return the fault that a header or the prompt requests, up to its number of times."""
         header = http_request.headers.get(FAULT_HEADER)
         turn = LastTurn(call.request.messages)
         if header:
             fault = parse_fault(header)
         else:
-            # Later steps of the turn still have the prompt in their history.
+            # Only for the first request of a turn: later ones have the same prompt.
             fault = fault_in_prompt(turn.text) if turn.awaits_first_reply else None
         if fault is None or fault.times is None:
             return fault
@@ -161,7 +162,7 @@ class Service:
                 return self.responder.respond(call)
 
     def _paced(self, reply: HttpReply, fault: Fault | None) -> HttpReply:
-        """Apply the chunk size and pause of the settings, then a fault of the transmission."""
+        """Apply the chunk size and pause of the settings, then a transmission fault."""
         if reply.is_stream:
             chunks = rechunk(reply.chunks, self.settings.chunk_bytes)
             reply = replace(reply, chunks=chunks, pause_s=self.settings.pause_s)
@@ -178,7 +179,7 @@ def _size(exchange: tuple[HttpRequest, HttpReply]) -> int:
 
 
 def rechunk(chunks: tuple[bytes, ...], size: int | None) -> tuple[bytes, ...]:
-    """Cut bytes into chunks of one size; without a size they stay as they are.
+    """Split bytes into chunks of one size; without a size they are unchanged.
 
     >>> rechunk((b"abc", b"de"), 2)
     (b'ab', b'cd', b'e')

@@ -1,4 +1,4 @@
-"""Signatures of thinking blocks that only the simulator can make and verify."""
+"""Signatures of thinking blocks, which only the simulator can create and verify."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ _SIGNATURE_BYTES = len(_PREFIX) + _DIGEST_BYTES + _MAC_BYTES
 
 
 class ThinkingSigner:
-    """Signs thinking with a secret; simulators that share the secret accept each other's."""
+    """Signs thinking with a secret; simulators with the same secret accept the signatures."""
 
     def __init__(self, secret: bytes = b"a simulator has no secrets") -> None:
         self._secret = secret
@@ -24,7 +24,7 @@ class ThinkingSigner:
         return base64.b64encode(head + self._mac(head)).decode()
 
     def is_issued_here(self, signature: object) -> bool:
-        """Return whether a signature was made with this secret, whatever it signs."""
+        """Return whether a signature was made with this secret, for any text."""
         return self._verified_head(signature) is not None
 
     def verify(self, signature: object, thinking: str) -> bool:
@@ -43,7 +43,7 @@ class ThinkingSigner:
             return None
         raw = decode_base64(signature) or b""
         head, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
-        # Signatures of real providers are tried here too; they fail by length or prefix.
+        # Signatures of real providers are refused by their length or prefix.
         if len(raw) != _SIGNATURE_BYTES or not raw.startswith(_PREFIX):
             return None
         return head if hmac.compare_digest(mac, self._mac(head)) else None
@@ -53,5 +53,5 @@ class ThinkingSigner:
 
 
 def _digest(thinking: str) -> bytes:
-    # Lone surrogates reach this function from JSON escapes; UTF-8 would refuse them.
+    # JSON escapes may give lone surrogates, which plain UTF-8 cannot encode.
     return hashlib.sha256(thinking.encode(errors="surrogatepass")).digest()[:_DIGEST_BYTES]

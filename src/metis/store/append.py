@@ -42,6 +42,7 @@ from metis.store.threads import bookmark_problem
 from metis.store.writer import WriteJob
 from metis.wire.original_form import provider_tool_ids
 
+# A reader of the end of a session reads at most this number of messages too many; see `sequence`.
 _JOURNAL_EVERY = 64
 _SET_FULL_JSON = "UPDATE journal SET entry_json = ? WHERE session_id = ? AND message_id = ?"
 _UPDATE_MESSAGE = (

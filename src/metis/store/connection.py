@@ -45,6 +45,7 @@ Durability = Literal["process", "power"]
 
 WAIT_S = 30.0
 """How long to wait for another process that is writing."""
+# Each thread may open a connection, and reads of one process rarely overlap.
 _READER_THREADS = 4
 
 

@@ -270,6 +270,7 @@ def place_entry(entry: AnyEntry, *, session_id: str, seq: int) -> AnyEntry:
     """Return an entry with another session and sequence number."""
     if not isinstance(entry, UnknownEntry):
         return replace(entry, session_id=session_id, seq=seq)
+    # The other fields of an unknown kind stay byte for byte as they were.
     fields = _split_object(entry.raw)
     fields["session_id"] = Raw(msgspec.json.encode(session_id))
     fields["seq"] = Raw(msgspec.json.encode(seq))

@@ -112,6 +112,7 @@ class ExchangeJob(WriteJob):
         if self._session is not None:
             tables.change(_INSERT_SESSION, session_row(self._session))
         rewind = self._rewind
+        # Only here are messages of other processes visible.
         if rewind is not None and tables.head(rewind.session_id).newest_id:
             RecordJob(rewind).write(tables)
         ids: list[str] = []

@@ -36,6 +36,7 @@ from metis.store.tables import BEFORE_ANY_TIME, Tables
 log = logging.getLogger("metis.store")
 
 RAW_FIELD = "provider_raw"
+# A damaged store can have a problem in every message.
 _MAX_PROBLEMS = 1000
 # Calls of imported sessions are not aborted, because the other program may still run them.
 _OURS = (

@@ -50,10 +50,12 @@ except ImportError as error:
 A = TypeVar("A")
 T = TypeVar("T")
 DIALECT = "postgres"
+# Keys of advisory locks, which are shared by all programs of a database: `meti` and `mets`.
 _MIGRATION_LOCK = 0x6D657469
 _OPEN_LOCK = 0x6D657473
 _VERSION_TABLE = "metis_schema"
 _READ_ONLY = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+# How long a restarting server may take, before the error is raised.
 _RESTART_S = 5.0
 # A firewall may drop an idle connection silently. Without these settings the next query would wait
 # for the keepalive timeout of the kernel, which is two hours.
@@ -65,9 +67,12 @@ _CONNECTION = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
+# Rows of one index transaction, so that other writers do not wait long for its locks.
 _BATCH = 500
+# Ranking all matches of a common word would take longer as the store grows.
 _RANKED = 500
 _ANALYZE_AFTER = 10_000
+# Rows per round trip to the server.
 _FETCH = 2000
 _HEADLINE = "StartSel=[, StopSel=], MaxWords=14, MinWords=5"
 _CLAIM_WAIT_S = 0.5

@@ -39,6 +39,7 @@ from metis.store.store import Store, open_store
 
 _DECODE_ERRORS = (DecodeError, ValueError, TypeError, AttributeError, OverflowError)
 _read_digests = msgspec.json.Decoder(dict[str, int]).decode
+# A damaged file can have a damaged cell in every row.
 _MAX_DAMAGES = 1000
 # The types of the columns of each table: `t` text, `i` integer, `T` text or null.
 _SESSION, _MESSAGE, _JOURNAL = "ttTTiii", "tttttii", "tiTTi"

@@ -14,11 +14,15 @@ Value = int | float | bytes | None
 
 _HEADER_SIZE = 100
 _MAGIC = b"SQLite format 3\x00"
+# The types of pages with rows: tables without row ids are stored as indexes.
 _INDEX_INTERIOR, _INDEX_LEAF, _TABLE_LEAF = 0x02, 0x0A, 0x0D
 _TRUNK_FIXED = 8
 _MIN_PAGE, _MAX_PAGE, _USUAL_PAGE = 512, 65_536, 4096
+# Serial types of columns: 0 is null, 1 to 6 are integers of these sizes, 7 is a float, 8 and 9 are
+# the constants 0 and 1, and from 12 on blobs and texts.
 _INTEGER_SIZES = (0, 1, 2, 3, 4, 6, 8)
 _FLOAT, _ZERO, _ONE, _FIRST_BLOB = 7, 8, 9, 12
+# Our tables have fewer columns, and a damaged header may state any number.
 _MAX_COLUMNS = 32
 
 
@@ -76,6 +80,7 @@ class DamagedFile:
         """Return the pages on the free list, which have deleted rows."""
         free: set[int] = set()
         trunk = int.from_bytes(self._data[32:36], "big")
+        # A damaged list may contain a cycle or pages outside of the file.
         while 0 < trunk <= self.page_count and trunk not in free:
             free.add(trunk)
             page = self._page(trunk)
@@ -142,6 +147,7 @@ class DamagedFile:
         parts: list[bytes] = []
         visited: set[int] = set()
         while size > 0:
+            # A damaged chain may contain a cycle.
             if not 0 < number <= self.page_count or number in visited:
                 raise _BadCellError(f"its overflow page {number} does not exist")
             visited.add(number)

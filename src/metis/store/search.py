@@ -50,7 +50,9 @@ _SNIPPET = (
     "SELECT snippet(words, 0, '[', ']', '…', 12) FROM words WHERE words MATCH ? AND rowid = ?"
 )
 _COLUMNS = "rowid, id, session_id, role, content_json, metadata_json, created_at, schema_version"
+# Rows of one transaction, so that a first index of a large store does not fill the log.
 _BATCH = 2000
+# Ranking all matches of a common word would take longer as the store grows.
 _MAX_CANDIDATES = 500
 _write_json = msgspec.json.Encoder().encode
 

@@ -50,8 +50,11 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 DIALECT = "sqlite"
+# A long log slows readers down, and a checkpoint waits for the disk; this number balances both.
 _CHECKPOINT_CHANGES = 2500
+# Readers can keep the log from being reused; above this size it is truncated, which waits for them.
 _MAX_LOG_BYTES = 64 * 1024 * 1024
+# The store runs more different statements than the default cache of 128 has.
 _STATEMENTS = 256
 CACHE_BYTES = 32 * 1024 * 1024
 """The default size of the page cache of each connection."""

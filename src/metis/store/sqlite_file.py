@@ -24,7 +24,9 @@ APPLICATION_ID = 0x6D657469
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
+# The offsets of `user_version` and `application_id` in the header of a SQLite file.
 _VERSION_OFFSET, _APPLICATION_OFFSET = 60, 68
+# The low byte of an extended error code of SQLite is the primary code.
 _PRIMARY_CODE = 0xFF
 _CHOOSE_FILE = "move it away, or choose another file with --store or METIS_STORE"
 _LOCKED = (StoreLockedError, "another program is writing", "stop the other program or try again")

@@ -10,6 +10,7 @@ from metis.canonical.errors import UnknownSessionError
 from metis.store.database import Database, Rows, Transaction
 from metis.store.records import BLOCK, INSERT_DIGESTS, insert_values
 
+# Bounds the memory of the cache, which is then cleared.
 _MAX_HEADS = 10_000
 TOUCH_INTERVAL_US = 1_000_000
 """By how much `updated_at` of a session may be late, so that not every append writes it."""

@@ -215,6 +215,7 @@ class VectorIndex:
         Parts without a positive similarity are left out.
         """
         unit = unit_vector(vector)
+        # A model may change its dimensions; vectors of different lengths cannot be compared.
         if len(unit) != self._dimensions(model):
             return []
         where, values = ("", ()) if session_id is None else (" AND session_id = ?", (session_id,))

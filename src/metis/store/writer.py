@@ -20,13 +20,17 @@ from metis.canonical.errors import MetisError, StoreClosedError
 from metis.store.database import Database, Transaction
 from metis.store.tables import Tables, UnmatchedResultError
 
+# Bounds how long the first caller of a batch waits for the others.
 _MAX_BATCH = 512
+# A commit up to these sizes takes less time than waking the writer thread.
 _SMALL_JOBS = 64
 _SMALL_BYTES = 128 * 1024
+# Maintenance may wait for the disk, so it does not follow every commit.
 _UPKEEP_COMMITS = 128
 # After this number of commits of single jobs a caller yields again, so that other tasks can join
 # the batch.
 _MAX_SOLO_COMMITS = 32
+# A crash loses the digests and wire bodies of this time, but no message.
 _DEFERRED_S = 2.0
 _MAX_DEFERRED_BYTES = 4 * 1024 * 1024
 """The size of deferred jobs at which the thread gets them without waiting for the timer."""

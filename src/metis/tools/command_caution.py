@@ -1,9 +1,9 @@
-r"""What is unusual about a shell command: text that is fetched or decoded, and run.
+r"""Warnings about shell commands that run text which they download or decode.
 
-A command is read as a shell would read it, roughly: quotes and backslashes are removed, variables
-that it sets are put in, and it is split into its simple commands. That finds other spellings of the
-same thing (`c'u'rl … | $X`), and it errs towards a warning. What follows the limits below is not
-looked at, and a note says so.
+A command is parsed approximately as a shell would: quotes and backslashes are removed, variables
+that it sets are substituted, and it is split into simple commands. So obfuscated forms are
+recognised (`c'u'rl … | $X`); in doubt there is a warning. Text beyond the limits below is not
+checked, and a note states that.
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 MAX_CHECKED = 300_000
 """How many characters of a command are read; longer ones are marked."""
+# The text comes from a model and may be made to take long, so that every count is bounded.
 _MAX_COMMANDS = 2_000
 _MAX_OPERATORS = 20_000
 _MAX_WORDS = 200
@@ -90,7 +91,7 @@ _READS_ONLY = frozenset({"get", "list", "ls", "debug", "--get", "--list", "-l", 
 
 
 class _Command(NamedTuple):
-    """A simple command: what comes before it, whether its output is put in, and its words."""
+    """A simple command: the operator before it, whether it is a substitution, and its words."""
 
     operator: str
     is_substituted: bool
@@ -106,7 +107,7 @@ class _Command(NamedTuple):
 
     @property
     def runs_text(self) -> bool:
-        """Whether it can run text as a program; of a program in a variable that is not known."""
+        """Whether the program can run text as code; true for a program in an unknown variable."""
         program = self.program
         return (
             self.is_shell
@@ -117,7 +118,7 @@ class _Command(NamedTuple):
 
     @property
     def has_script(self) -> bool:
-        """Whether it names a file that it runs, and so does not run what it reads."""
+        """Whether the command names a script file, so that it does not run its input."""
         arguments = pairwise(self.words)
         names = (
             word for before, word in arguments if word[0] not in "-<>" and before[0] not in "<>"
@@ -130,7 +131,7 @@ class _Command(NamedTuple):
 
 
 def command_notes(command: str) -> Iterator[str]:
-    """Yield what is unusual about a command, one sentence each."""
+    """Yield the warnings about a command, one sentence each."""
     commands, is_whole = _commands(plain_text(command))
     if not is_whole or len(command) > MAX_CHECKED:
         yield "is too long to be checked as a whole"
@@ -157,7 +158,7 @@ def command_notes(command: str) -> Iterator[str]:
 
 
 def setting_notes(command: str) -> Iterator[str]:
-    """Yield a note for each command that changes what later runs do without naming a file."""
+    """Yield a note for each command that changes later runs without naming a file."""
     return islice(dict.fromkeys(_settings(command)), _MAX_NAMED)
 
 
@@ -170,7 +171,7 @@ def _settings(command: str) -> Iterator[str]:
         if program == "git" and "config" in words:
             named += 1
             if named > _MAX_NAMED:
-                return  # each word is searched for the end of a key
+                return  # the pattern of keys is slow, so that few commands are checked
             keys = [word for word in words if _GIT_KEY.fullmatch(word.partition("=")[0][:300])]
             if keys:
                 yield f"sets {keys[0][:80]}: git runs what it names"
@@ -183,7 +184,7 @@ def _settings(command: str) -> Iterator[str]:
 
 
 def plain_text(command: str) -> str:
-    """Return a command without quotes and backslashes, with the variables that it sets put in."""
+    """Return a command without quotes and backslashes, with its variables substituted."""
     text = _QUOTES.sub(lambda match: " " if "\n" in match[0] else "", command[:MAX_CHECKED])
     text = _FIELD_SEPARATOR.sub(" ", text)
     values: dict[str, str] = {}
@@ -200,7 +201,7 @@ def plain_text(command: str) -> str:
 
 
 def _commands(text: str) -> tuple[list[_Command], bool]:
-    """Split a command at its operators; return its simple commands, and whether these are all."""
+    """Split a command at its operators; return simple commands, and whether these are all."""
     commands: list[_Command] = []
     position, operator = 0, ""
     open_brackets: list[bool] = []
@@ -211,12 +212,12 @@ def _commands(text: str) -> tuple[list[_Command], bool]:
     for start, end, following in islice(ends, _MAX_OPERATORS):
         words = _words(text[position:start])
         if not words and operator in _PIPES and following in ("$(", "`"):
-            words = ["$"]  # the name of the program is what another one writes
+            words = ["$"]  # the name of the program is the output of another one
         if words:
             commands.append(_Command(operator, depth > 0 or is_in_backticks, words))
             if len(commands) >= _MAX_COMMANDS:
                 return commands, False
-        # A group after a pipe reads what is piped.
+        # A group after a pipe reads the piped text.
         is_group = not words and operator in _PIPES and following in ("(", "{", "\n")
         position, operator = end, operator if is_group else following
         if following in ("$(", "<(", ">(", "("):
@@ -230,7 +231,7 @@ def _commands(text: str) -> tuple[list[_Command], bool]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a simple command, from the program on that does the work."""
+    """Return the words of a simple command, without keywords, assignments and wrappers."""
     words = _REDIRECTION.sub(r" \1 ", text).split(None, _MAX_WORDS)[:_MAX_WORDS]
     start = 0
     while start < len(words) and (
@@ -252,7 +253,7 @@ def _base_name(word: str) -> str:
 
 
 def _is_run(commands: Sequence[_Command], sources: Sequence[int]) -> bool:
-    """Return whether text of some commands is put in where text is run, or is run as a file."""
+    """Return whether the output of some commands is run: by a substitution, or as a file."""
     if not sources:
         return False
     first = sources[0]
@@ -270,7 +271,7 @@ def _is_run(commands: Sequence[_Command], sources: Sequence[int]) -> bool:
 
 
 def _reads_channel(one: _Command) -> bool:
-    """Return whether a program reads what another part of the command opened: `sh <&3`."""
+    """Return whether a program reads a descriptor that the command opened: `sh <&3`."""
     return "<&" in one.words and not one.has_script
 
 
@@ -293,7 +294,7 @@ def _outputs(commands: Sequence[_Command], sources: Sequence[int]) -> Iterator[s
 
 
 def _runs_in_code(commands: Sequence[_Command], command: str) -> bool:
-    """Return whether the text of a program in the command calls what runs text."""
+    """Return whether inline code of the command calls a function that runs text."""
     has_code = any(
         _INTERPRETER_NAME.fullmatch(one.program) and _CODE_OPTIONS & set(one.words)
         for one in commands

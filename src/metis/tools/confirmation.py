@@ -1,4 +1,4 @@
-"""Confirmation of tool calls: which run at once, which a person decides, which are denied."""
+"""Confirmation of tool calls: which run at once, which the user decides, which are denied."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ class Rule(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a person decided."""
+    """The decision of the user."""
 
     ALLOW_ONCE = "allow_once"
     ALLOW_FOR_SESSION = "allow_for_session"
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 
 class Answer(Struct, frozen=True, metaclass=RenamedFields):
-    """A person's decision; the reason of a denial is given to the model."""
+    """The user's answer; the reason of a denial is sent to the model."""
 
     renamed_fields: ClassVar[Mapping[str, str]] = {"words": "reason"}
 
@@ -41,7 +41,7 @@ class Answer(Struct, frozen=True, metaclass=RenamedFields):
 
 
 class Question(Struct, frozen=True):
-    """A call that a person has to decide about."""
+    """A call that the user must allow or deny."""
 
     call: ToolUseBlock
     definition: ToolDefinition
@@ -49,7 +49,7 @@ class Question(Struct, frozen=True):
 
 
 Ask = Callable[[Question], Awaitable[Answer]]
-"""Asks a person; it is cancelled when the answer is too late or the turn ends."""
+"""Asks the user; it is cancelled at the timeout, or when the turn ends."""
 
 RULES: Mapping[SideEffects, Rule] = {
     SideEffects.NONE: Rule.AUTO,
@@ -61,23 +61,23 @@ RULES: Mapping[SideEffects, Rule] = {
 """The default rules, by the strongest effect that a tool can have."""
 
 TIMEOUT_S = 300.0
-"""How long a person may take to answer."""
+"""How long the user may take to answer."""
 
 
 class Listener(Protocol):
     """Receives questions and answers; its methods must not raise."""
 
     def on_question(self, question: Question) -> None:
-        """Report a question before a person is asked."""
+        """Report a question before the user is asked."""
         ...
 
     def on_answer(self, question: Question, answer: Answer | None) -> None:
-        """Report the answer to a question; None if it did not come in time."""
+        """Report the answer to a question; None if there was none in time."""
         ...
 
 
 class Confirmation:
-    """Decides about calls, and remembers what was allowed for which session."""
+    """Decides which calls may run, and remembers the tools that were allowed for a session."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Confirmation:
         self._tools = dict(tools or {})
         self._timeout_s = timeout_s
         self._allowed: set[tuple[str, str]] = set()
-        # One question of a session at a time: its answer may decide the next one too.
+        # A session has one question at a time, because its answer may also allow the next call.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def rule(self, definition: ToolDefinition) -> Rule:
@@ -103,7 +103,11 @@ class Confirmation:
         return self._tools.get(definition.name) or self._rules[definition.side_effects]
 
     async def require(self, question: Question, listener: Listener | None = None) -> None:
-        """Return when the call may run; raise the failure that the model receives otherwise."""
+        """Return when the call may run.
+
+        Raises:
+            ToolFailedError: it may not; the text is for the model.
+        """
         session_id, name = question.context.session_id, question.definition.name
         rule = self.rule(question.definition)
         if rule is Rule.DENY:
@@ -111,7 +115,7 @@ class Confirmation:
         if rule is Rule.AUTO or await self._is_allowed(question):
             return
         async with self._locks.setdefault(session_id, asyncio.Lock()):
-            # Checked again: the question before this one may have allowed the tool.
+            # Checked again, because the previous answer may have allowed the tool.
             if not await self._is_allowed(question):
                 answer = await self._answer(question, listener)
                 if answer.verdict is Verdict.ALLOW_FOR_SESSION:
@@ -122,12 +126,12 @@ class Confirmation:
                     raise ToolFailedError(text, ErrorClass.USER_DENIED)
 
     async def _is_allowed(self, question: Question) -> bool:
-        """Return whether an earlier answer covers this call too."""
+        """Return whether an earlier answer also allows this call."""
         call, definition, context = question.call, question.definition, question.context
         if (context.session_id, definition.name) not in self._allowed:
             return False
-        # Who allowed edits of code did not allow files that change later runs, such as hooks. A
-        # call may have megabytes of arguments; other sessions go on meanwhile.
+        # A user who allowed edits of code did not allow files that change later runs, such as
+        # hooks. In a thread, because a call may have megabytes of arguments.
         return not await asyncio.to_thread(steers_later_runs, call, definition, context.workspace)
 
     async def _answer(self, question: Question, listener: Listener | None) -> Answer:

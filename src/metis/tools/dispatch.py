@@ -1,4 +1,4 @@
-"""Run the tool calls of one assistant message and give each exactly one result."""
+"""The dispatcher: runs the tool calls of one response, with exactly one result for each."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ TIMEOUT_S = 60.0
 """How long a call may take."""
 
 TIMEOUTS_S: Mapping[str, float] = {SideEffects.EXECUTE: 600.0, SideEffects.NETWORK: 600.0}
-"""How long a call may take where that is not `TIMEOUT_S`, by the tool's name or its effect."""
+"""The timeouts that differ from `TIMEOUT_S`, by the name of a tool or its effect."""
 
 CANCEL_TIMEOUT_S = 30.0
 """How long a cancelled tool may take to end."""
@@ -35,11 +35,11 @@ CANCEL_TIMEOUT_S = 30.0
 _NO_OUTPUT = "(no output)"
 
 ToolEnd = tuple[ToolOutput | None, ToolFailedError | None]
-"""What a tool returned, and why it did not complete, if it did not."""
+"""The output of a tool, and the failure if it did not complete."""
 
 
 class Watcher(Listener, Protocol):
-    """Receives what happens to each call; its methods must not raise."""
+    """Receives the events of each call; its methods must not raise."""
 
     def on_invalid_arguments(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
         """Report a call that will not run, since its arguments do not match the schema."""
@@ -50,7 +50,7 @@ class Watcher(Listener, Protocol):
         ...
 
     def on_call_ended(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
-        """Report the result of a call; once for every call, also when the turn is cancelled."""
+        """Report the result of a call; once for every call, also if the turn is cancelled."""
         ...
 
 
@@ -80,9 +80,12 @@ class Dispatcher:
     ) -> list[Message]:
         """Return one TOOL message for each call, in the order of the calls.
 
-        Setting `context.cancel` ends what still runs, and the calls without a result get an
-        aborted one. Cancelling the task that waits here does the same; the watcher receives every
-        result before the cancellation reaches the caller. Two calls with one id are refused.
+        Setting `context.cancel` stops the running calls, and calls without a result get an aborted
+        one. Cancelling the task that awaits this does the same; the watcher receives every result
+        before the cancellation is raised.
+
+        Raises:
+            InvalidValueError: two calls have the same id.
         """
         _require_unique_ids(calls)
         batch = _Batch(calls, context, watcher)
@@ -94,7 +97,7 @@ class Dispatcher:
             await _wait_for_all(tasks)
             raise
         finally:
-            # Reached with unfinished tasks only if cancelling was itself cancelled.
+            # Tasks are unfinished here only if the wait for their cancellation was cancelled, too.
             for task in tasks:
                 task.cancel()
             batch.abort_rest()
@@ -106,8 +109,8 @@ class Dispatcher:
             message = await self._result(call, context, batch)
         except ToolFailedError as failure:
             message = result_message(call, context, None, failure)
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises, the call needs a result
-            # An exception may hold secrets or paths; the model receives its class only.
+        except Exception as error:  # noqa: BLE001 - every call needs a result
+            # An exception may contain secrets or paths, so the model gets only its class.
             log.error("%s failed", call.name, exc_info=error)
             failure = ToolFailedError(f"{call.name} failed: an internal {type(error).__name__}.")
             message = result_message(call, context, None, failure)
@@ -125,7 +128,7 @@ class Dispatcher:
         if tool.definition.requires_workspace and context.workspace is None:
             text = f"{call.name} needs a workspace, and this session has none."
             raise ToolFailedError(text, ErrorClass.PERMISSION_DENIED)
-        # Before taking a slot: a person may take minutes, and other calls can run meanwhile.
+        # Confirmed before a slot is acquired: a user may take minutes, and other calls can run.
         await self._confirm(Question(call, tool.definition, context), batch.watcher)
         async with self._slots:
             # The turn may have been cancelled while the call waited for a slot.
@@ -212,7 +215,7 @@ def _require_unique_ids(calls: Sequence[ToolUseBlock]) -> None:
     ids: set[str] = set()
     for index, call in enumerate(calls):
         if call.id in ids:
-            raise InvalidValueError("two calls share one id", path=f"$[{index}].id")
+            raise InvalidValueError("two calls have the same id", path=f"$[{index}].id")
         ids.add(call.id)
 
 
@@ -222,7 +225,7 @@ def _require_not_cancelled(context: ToolContext) -> None:
 
 
 def _argument_problems(tool: RegisteredTool, call: ToolUseBlock) -> list[str]:
-    # Arguments that were cut off may look complete; they are never run as `{}` (T123, T139).
+    # Truncated arguments may look complete; they are never run as `{}` (T123, T139).
     if call.invalid is not None:
         return [f"not a JSON object: {call.invalid.error}"]
     return [str(problem) for problem in tool.problems(call.input)]
@@ -231,14 +234,14 @@ def _argument_problems(tool: RegisteredTool, call: ToolUseBlock) -> list[str]:
 async def run_tool(
     tool: Tool, arguments: Mapping[str, Any], context: ToolContext, limit_s: float
 ) -> ToolEnd:
-    """Run a tool until it returns, its time is over or the turn is cancelled."""
+    """Run a tool until it returns, its time limit is reached or the turn is cancelled."""
     execution = asyncio.ensure_future(tool.execute(arguments, context))
     cancelled = asyncio.create_task(context.cancel.wait())
     try:
         await asyncio.wait(
             {execution, cancelled}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
         )
-        # A tool that ends at the moment of the cancellation has most likely ended because of it.
+        # A tool that ends together with the cancellation has probably ended because of it.
         if execution.done() and not cancelled.done():
             return _tool_end(execution)
         if cancelled.done():
@@ -269,13 +272,13 @@ def _tool_end(execution: asyncio.Future[ToolOutput]) -> ToolEnd:
 
 
 async def _cancel(tool: Tool, execution: asyncio.Future[ToolOutput]) -> ToolOutput | None:
-    """End a tool, and return its output so far if it gives one."""
+    """Stop a tool; return its output so far, or None if it has none."""
     if not tool.cancel():
         execution.cancel()
     await asyncio.wait({execution}, timeout=CANCEL_TIMEOUT_S)
     if not execution.done():
         log.warning("%s did not end when it was cancelled", tool.definition.name)
-        # Nobody waits any more; asyncio would report a late error as never retrieved.
+        # asyncio would log a later error as never retrieved.
         execution.add_done_callback(lambda late: late.cancelled() or late.exception())
         return None
     if execution.cancelled() or execution.exception() is not None:
@@ -289,7 +292,7 @@ def result_message(
     output: ToolOutput | None,
     failure: ToolFailedError | None = None,
 ) -> Message:
-    """Return the TOOL message of a call; one that failed may have an output so far."""
+    """Return the TOOL message of a call; a failed call may have a partial output."""
     content: tuple[ContentBlock, ...] = output.content if output else ()
     value = output.value if output else UNSET
     status = OutcomeStatus.SUCCESS if output and output.success else OutcomeStatus.ERROR
@@ -326,7 +329,7 @@ def error_class(message: Message) -> ErrorClass | None:
     outcome = message.metadata.outcome
     if outcome is None or outcome.status is OutcomeStatus.SUCCESS:
         return None
-    # The outcome may be stored by another version, or written by another program.
+    # Another version or another program may have written the outcome.
     value = outcome.value
     name = value.get("error_class") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
     return ErrorClass(name) if name in set(ErrorClass) else ErrorClass.EXECUTION_ERROR
@@ -348,5 +351,5 @@ def _encodable_block(block: ContentBlock) -> ContentBlock:
 
 
 def _encodable(text: str) -> str:
-    # File names that are no UTF-8 reach Python as lone surrogates, which no JSON can hold.
+    # Python decodes file names that are not UTF-8 to lone surrogates, which JSON cannot encode.
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Tools made of typed Python functions: the signature and the docstring become the definition."""
+"""Tools from typed Python functions: the signature and the docstring become the definition."""
 
 import asyncio
 import inspect
@@ -29,7 +29,7 @@ _FIELD_PARAMETER = re.compile(r"^:param\s+(?:[^:]*\s)?(\w+):\s*(.*)$")
 class FunctionTool(Generic[P, R]):
     """A function that models may call; Python code calls it like the function itself.
 
-    Made by `metis.tool`.
+    Created by `metis.tool`.
     """
 
     definition: ToolDefinition
@@ -104,17 +104,17 @@ def tool(
         InvalidValueError: a parameter has no type, or one that JSON cannot express.
     """
 
-    def make(given: Callable[..., Any]) -> FunctionTool[..., Any]:
-        if not callable(given):
-            fault = f"expected a function, got {type(given).__name__}"
+    def make(target: Callable[..., Any]) -> FunctionTool[..., Any]:
+        if not callable(target):
+            fault = f"expected a function, got {type(target).__name__}"
             raise InvalidValueError(fault, path="$.function")
-        return FunctionTool(given, name=name, description=description, side_effects=side_effects)
+        return FunctionTool(target, name=name, description=description, side_effects=side_effects)
 
     return make if function is None else make(function)
 
 
 class _Signature:
-    """The parameters of a function: those that a model fills in, and those that we do."""
+    """The parameters of a function: those that a model fills, and those that are injected."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.name = name
@@ -129,7 +129,7 @@ class _Signature:
             if parameter.default is inspect.Parameter.empty:
                 fields.append((parameter.name, kind, msgspec.NODEFAULT))
             else:
-                # Left out, so that the function's default counts, which may have no JSON form.
+                # Unset if omitted, so that the function uses its default, which JSON may not have.
                 fields.append((parameter.name, kind | UnsetType, UNSET))
         self.arguments = msgspec.defstruct(
             name, cast("Any", fields), kw_only=True, forbid_unknown_fields=True
@@ -141,6 +141,7 @@ class _Signature:
 
     def input_schema(self) -> Mapping[str, Any]:
         schema = schema_of(self.arguments)
+        # The schemas of Python types may have keywords outside of the tool subset.
         return {**widen_schema(schema), "additionalProperties": False}
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
@@ -150,14 +151,14 @@ class _Signature:
         except InvalidValueError as error:
             text = f"The arguments of {self.name} do not match its types: {error}"
             raise ToolFailedError(text, ErrorClass.VALIDATION_ERROR) from None
-        given = {
+        keywords = {
             field: value
             for field in self.arguments.__struct_fields__
             if (value := getattr(values, field)) is not UNSET
         }
         for parameter, kind in self.injected.items():
-            given[parameter] = context if kind is ToolContext else context.workspace
-        return given
+            keywords[parameter] = context if kind is ToolContext else context.workspace
+        return keywords
 
 
 class _FunctionCall:
@@ -171,19 +172,19 @@ class _FunctionCall:
         self._signature = signature
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Call the function; what it returns is sent to the model as text or as JSON."""
-        given = self._signature.bind(arguments, context)
+        """Call the function; its result is sent to the model as text or as JSON."""
+        keywords = self._signature.bind(arguments, context)
         if inspect.iscoroutinefunction(self._function):
-            result: object = await self._function(**given)
+            result: object = await self._function(**keywords)
         else:
-            # A blocking function must not stop every other session of the loop.
-            result = await asyncio.to_thread(self._function, **given)
+            # In a thread: a blocking function must not stop other sessions of the event loop.
+            result = await asyncio.to_thread(self._function, **keywords)
             if inspect.isawaitable(result):
                 result = await result
         return _to_output(result, self.definition.name)
 
     def cancel(self) -> bool:
-        """Return False: the task is cancelled; a function in a thread runs to its end unheard."""
+        """Return False: the task is cancelled; the result of a function in a thread is ignored."""
         return False
 
 
@@ -235,7 +236,7 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
 
 
 _PARAMETER_INDENT = 4
-"""How far the entries of `Args:` are indented at most; deeper lines continue an entry."""
+"""The maximum indentation of entries of `Args:`; lines that are indented more continue one."""
 
 
 def _indent(line: str) -> int:

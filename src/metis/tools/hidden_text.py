@@ -1,19 +1,19 @@
-r"""Text that a person does not see, or overlooks, in what a model wants to run or write.
+r"""Text that users cannot see, or may overlook, in a call that they are asked to confirm.
 
-Every search here takes time in proportion to the text, which may have megabytes.
+Every search takes time in proportion to the text, which may have megabytes.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 
 LONG_LINE = 500
-"""A line of more characters is marked: its end is easily overlooked."""
+"""The length from which a line is reported, because its end is easily overlooked."""
 
 _MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
 
-# What a terminal obeys, reverses or does not show; tabs and line breaks are usual, and so are
-# joiners inside emoji and some scripts, but not beside ASCII. Marks that strike a letter through,
-# and the fifth mark on one letter, cover what stands there.
+# Characters that a terminal interprets, reorders or does not show. Tabs and line breaks are common,
+# and so are joiners inside emoji and some scripts, but not beside ASCII. Combining marks that
+# strike a letter through, and the fifth mark on one letter, make it unreadable.
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff"
@@ -22,10 +22,10 @@ HIDDEN = re.compile(
     f"|(?<=[{_MARKS}][{_MARKS}][{_MARKS}][{_MARKS}])[{_MARKS}]"
     "|(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])"
 )
-"""Matches one character that a person does not see."""
+"""Matches one invisible character."""
 
-# Text after so many spaces may lie outside of what a person looks at; a tab is up to eight. Code
-# is indented, so that more of them are usual where a line begins.
+# Text after this number of spaces may be outside of the visible area; a tab counts as eight. At the
+# beginning of a line more are allowed, because code is indented.
 _BLANK = r"[^\S\r\n]"
 _SPACES = re.compile(
     rf"(?<=\S)(?:{_BLANK}{{40}}|(?:\t {{0,40}}){{5}})|^{_BLANK}{{160}}|^\t{{20}}", re.MULTILINE
@@ -41,7 +41,7 @@ _MIXED_SCRIPTS = re.compile(f"[A-Za-z]{_LOOKALIKE}|{_LOOKALIKE}[A-Za-z]")
 
 
 def hidden_notes(texts: Iterable[str]) -> Iterator[str]:
-    """Yield what is hard to see in texts, one sentence each."""
+    """Yield the warnings about text that is hard to see, one sentence each."""
     longest = hidden = 0
     has_spaces = has_blank_lines = False
     for text in texts:
@@ -63,11 +63,11 @@ def hidden_notes(texts: Iterable[str]) -> Iterator[str]:
 
 
 def mixed_script_notes(text: str) -> Iterator[str]:
-    """Yield a note for a word of letters that look alike and are not, such as Cyrillic ones."""
+    """Yield a note for a word with lookalike letters of another script, such as Cyrillic."""
     if not text.isascii() and _MIXED_SCRIPTS.search(text):
         yield "mixes letters of several alphabets in one word, which look alike"
 
 
 def _hidden_count(text: str) -> int:
-    # A carriage return before a line break is how some systems end lines.
+    # A carriage return before a line break is the line end of some systems.
     return sum(1 for _ in HIDDEN.finditer(text.replace("\r\n", "\n")))

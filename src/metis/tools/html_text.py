@@ -1,15 +1,15 @@
-"""The text of an HTML page, in time that grows with the length of the page and no faster.
+"""The text of an HTML page, in linear time.
 
-The parser of the standard library rescans the rest of a page at every unfinished tag, comment or
-character reference: 100 kB made for it took twelve seconds. Here every search either moves on or,
-if it fails, is never made again.
+The parser of the standard library rescans the remaining page at every unfinished tag, comment or
+character reference: 100 kB of crafted input took twelve seconds. Here every search either advances
+or, if it fails, is never repeated.
 """
 
 import html
 import re
 
 _HIDDEN_TAGS = frozenset({"script", "style", "template", "noscript", "svg", "head", "title"})
-# Markup inside of these is text; only their own end tag ends them.
+# Markup inside of these elements is text; only their end tag closes them.
 _RAW_TAGS = {
     name: re.compile(rf"</{name}(?![a-z0-9])", re.IGNORECASE | re.ASCII)
     for name in ("script", "style", "title", "textarea", "noscript", "xmp", "iframe")
@@ -20,19 +20,19 @@ _BLOCK_TAGS = frozenset(
         *("h1", "h2", "h3", "h4", "h5", "h6", "ol", "pre", "blockquote", "nav", "main", "form"),
     }
 )
-# A bare sign is text, as in `a < b`.
+# A `<` before another character is text, as in `a < b`.
 _MARKUP = re.compile(r"<(?=[a-zA-Z/!?])")
 _TAG_NAME = re.compile(r"</?([a-zA-Z][a-zA-Z0-9:-]{0,50})")
-# A quotation mark counts only where a value begins: `<p title=it's>` is a whole tag.
+# A quotation mark counts only at the start of a value: `<p title=it's>` is a complete tag.
 _QUOTE_OR_END = re.compile(r"=\s*([\"'])|>")
 _HREF = re.compile(r"""\bhref\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE)
 _MAX_LINK_TAG = 10_000
-# A number that is no character; `int` takes quadratic time for it, or refuses it.
+# A number that is not a code point; `int` takes quadratic time for it, or refuses it.
 _LONG_NUMBER = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{7,});?")
 
 
 def html_to_text(page: str) -> str:
-    """Return the text of a page without its markup; the URL of a link stands before its text."""
+    """Return the text of a page without its markup; the URL of a link precedes its text."""
     scanner = _Scanner(page)
     scanner.run()
     lines = (" ".join(line.split()) for line in "".join(scanner.parts).splitlines())
@@ -40,7 +40,7 @@ def html_to_text(page: str) -> str:
 
 
 class _Scanner:
-    """Goes through a page once, and collects its text."""
+    """Scans a page once and collects its text."""
 
     def __init__(self, page: str) -> None:
         self.parts: list[str] = []
@@ -49,7 +49,7 @@ class _Scanner:
         """The hidden elements that are open, outermost first."""
         self._open_count = dict.fromkeys(_HIDDEN_TAGS, 0)
         self._unclosed: set[str] = set()
-        """Quotation marks that do not occur in the rest of the page."""
+        """Quotation marks that do not occur in the remaining page."""
 
     def run(self) -> None:
         position = 0
@@ -112,10 +112,10 @@ class _Scanner:
         is_hidden, raw_end = name in _HIDDEN_TAGS, _RAW_TAGS.get(name)
         if raw_end is not None:
             match = raw_end.search(self._page, end)
-            rest = len(self._page) if match is None else match.start()
+            text_end = len(self._page) if match is None else match.start()
             if not is_hidden:
-                self._add_text(end, rest)
-            return rest
+                self._add_text(end, text_end)
+            return text_end
         if is_hidden and not self._page.endswith("/>", start, end):
             self._hidden.append(name)
             self._open_count[name] += 1
@@ -124,7 +124,7 @@ class _Scanner:
     def _close_tag(self, name: str) -> None:
         if name in _BLOCK_TAGS:
             self.parts.append("\n")
-        # The count says without a search whether the element is open at all.
+        # The count shows without a search whether the element is open.
         if self._open_count.get(name):
             while True:
                 closed = self._hidden.pop()

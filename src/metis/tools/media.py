@@ -30,7 +30,7 @@ _SIGNATURES = (
 
 
 def media_type(head: bytes) -> str | None:
-    """Return the media type that the first bytes of a file show: an image, a PDF, or None."""
+    """Return the media type by the first bytes of a file: an image, a PDF, or None."""
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for signature, kind in _SIGNATURES if head.startswith(signature)), None)

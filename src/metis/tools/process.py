@@ -1,7 +1,8 @@
-"""Commands with everything that they start, and their output within bounds.
+"""Commands with all processes that they start, and limited output.
 
-A command runs in a process group of its own, under a supervisor (`supervisor.py`) that kills what
-the command leaves behind, also what left the group, and also when metis itself is killed.
+A command runs in its own process group, under a supervisor (`supervisor.py`) that kills all
+processes of the command at its end, including those that left the group, and also if metis itself
+is killed.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ GRACE_S = 5.0
 # For output that is still in the pipe when the command has ended.
 _DRAIN_S = 1.0
 _READ_BYTES = 65_536
-# How long the supervisor may take to kill what is left, before its group is killed with it.
+# How long the supervisor may take to kill remaining processes, before its own group is killed.
 _END_S = 5.0
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -42,10 +43,10 @@ _LOGIN_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]+@")
 def child_environment(
     environment: Mapping[str, str] = os.environ, allowed: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the environment for a child process: what programs need, and what is allowed by name.
+    """Return the environment of a child process: variables that programs need, and allowed ones.
 
-    A model sees what a command prints, and `env` prints everything. A list of names that look
-    secret would miss those that do not.
+    A model sees the output of a command, and `env` prints all variables. A list of secret names
+    would be incomplete, so the list has the names that are passed on.
     """
     return {
         name: value
@@ -56,16 +57,16 @@ def child_environment(
 
 
 def supervised(command: Sequence[str], lifeline: int | None = None) -> list[str]:
-    """Return a command that runs another one and lets nothing of it live on."""
-    if not sys.executable:  # an embedded interpreter: the process group has to suffice
+    """Return a command that runs another one under the supervisor."""
+    if not sys.executable:  # an embedded interpreter: only the process group is killed
         return list(command)
-    # Isolated: neither the working directory nor PYTHONPATH can replace a module.
+    # Isolated, so that neither the working directory nor PYTHONPATH can replace a module.
     arguments = ("-I", "-S", str(_SUPERVISOR), NO_LIFELINE if lifeline is None else str(lifeline))
     return [sys.executable, *arguments, *command]
 
 
 class BoundedOutput:
-    """The beginning and the end of what a command wrote; the bytes between are only counted."""
+    """The beginning and the end of a command's output; the bytes between are only counted."""
 
     def __init__(self, head_bytes: int, tail_bytes: int) -> None:
         self._head_bytes = head_bytes
@@ -75,17 +76,17 @@ class BoundedOutput:
         self.size_bytes = 0
 
     def add(self, data: bytes) -> None:
-        """Append what was read."""
+        """Append output."""
         self.size_bytes += len(data)
         space = self._head_bytes - len(self._head)
         self._head += data[:space]
         self._tail += data[space:]
-        # Cut seldom, so that a chatty command does not move the same bytes again and again.
+        # Cut rarely, because each cut moves the whole tail.
         if len(self._tail) > 2 * self._tail_bytes + _READ_BYTES:
             del self._tail[: -self._tail_bytes]
 
     def text(self) -> str:
-        """Return the beginning and the end, and how many bytes are missing between them."""
+        """Return the beginning and the end, with the number of omitted bytes between them."""
         tail = self._tail[-self._tail_bytes :]
         omitted = self.size_bytes - len(self._head) - len(tail)
         if not omitted:
@@ -103,7 +104,7 @@ class ProcessEnd(Struct, frozen=True):
 
 
 class ProcessCommand(Struct, frozen=True, kw_only=True):
-    """What to run, and where."""
+    """A program with its arguments, directory and environment."""
 
     argv: Sequence[str]
     cwd: Path | None = None
@@ -119,7 +120,7 @@ async def run(
     timeout_s: float,
     grace_s: float = GRACE_S,
 ) -> ProcessEnd:
-    """Run a command to its end, or end it at the timeout or when `stop` is set."""
+    """Run a command to its end, or stop it at the timeout or when `stop` is set."""
     group = _ProcessGroup(command, output)
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -133,10 +134,10 @@ async def run(
             await asyncio.wait({group.exited}, timeout=grace_s)
         group.end_all()
         await asyncio.wait({group.exited}, timeout=_END_S)
-        # Also after a normal exit: where there is no subreaper, what is left of the group ends.
+        # After a normal exit, too: systems without a subreaper need it to end the group.
         group.signal(signal.SIGKILL)
         await asyncio.wait({group.exited})
-        # A process that escaped may hold the pipe open for as long as it likes.
+        # Limited, because a process that escaped may keep the pipe open.
         await asyncio.wait({group.drained}, timeout=_DRAIN_S)
         return ProcessEnd(group.reap(), is_stopped, is_timed_out)
     finally:
@@ -175,32 +176,32 @@ class _ProcessGroup:
             env=dict(command.environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            # One pipe, so that the order of output and errors is right.
+            # One pipe, so that output and errors are in order.
             stderr=subprocess.STDOUT,
-            # Also without a terminal, so that a command cannot type into the one of the user.
+            # A new session has no terminal, so that a command cannot write to the user's.
             start_new_session=True,
             pass_fds=(lifeline, *command.descriptors),
         )
 
     def end_all(self) -> None:
-        """Make the supervisor kill everything that still runs, and end."""
+        """Make the supervisor kill all remaining processes, and end."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the group; its leader is not reaped yet, so the number is still ours."""
-        # After reaping, the number could belong to another process group.
+        """Send a signal to the group, if its leader is not reaped yet."""
+        # After reaping, the process id could belong to another process group.
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
     def reap(self) -> int:
-        """Return the exit code; after this the number of the group may belong to others."""
+        """Reap the process and return its exit code; its id may be reused afterwards."""
         return self._process.wait()
 
     def close(self) -> None:
-        """Kill what still runs and close the pipes."""
+        """Kill the remaining processes and close the pipes."""
         self.end_all()
         try:
             self._process.wait(_END_S)
@@ -226,7 +227,7 @@ class _ProcessGroup:
             self.drained.set_result(None)
 
     def _wait_for_exit(self) -> None:
-        """Wait for the exit in a thread, without reaping: the group number has to stay ours."""
+        """Wait for the exit in a thread, without reaping, so that the group id is not reused."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with suppress(RuntimeError):  # the event loop may be closed by now

@@ -21,23 +21,23 @@ from metis.tools.function import FunctionTool
 from metis.tools.tool import Tool
 
 Factory = Callable[[], Tool]
-"""Makes a new tool for one call."""
+"""Creates a new tool for one call."""
 
 
 class RegisteredTool(Struct, frozen=True):
-    """The definition of a tool, and how to make one."""
+    """The definition of a tool, with its factory and validator."""
 
     definition: ToolDefinition
     factory: Factory
     validator: ToolSet
 
     def problems(self, arguments: Mapping[str, Any]) -> list[Problem]:
-        """Return where arguments do not match the schema."""
+        """Return the problems of arguments that do not match the schema."""
         return self.validator.check_input(self.definition.name, arguments)
 
 
 class Registry:
-    """Tools by name, made of classes or other factories, and of functions (`metis.tool`)."""
+    """Tools by name, from classes or other factories, and from functions (`metis.tool`)."""
 
     def __init__(self, *factories: Factory | FunctionTool[..., Any]) -> None:
         self._entries: dict[str, RegisteredTool] = {}
@@ -46,10 +46,15 @@ class Registry:
             self.register(factory)
 
     def register(self, factory: Factory | FunctionTool[..., Any]) -> ToolDefinition:
-        """Add a tool; refuse an invalid schema, a duplicate name and undeclared effects."""
+        """Add a tool and return its definition.
+
+        Raises:
+            ToolError: the schema is invalid, the name is in use, or there is no definition.
+        """
         if isinstance(factory, FunctionTool):
             factory = factory.make
-        # One tool is made for its definition; calls get their own, since tools may have state.
+        # This tool is created for its definition only; each call gets a new one, because tools
+        # may have state.
         definition = factory().definition
         if not isinstance(definition, ToolDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - a factory may be untyped
             raise ToolError(f"a tool needs a ToolDefinition, got {type(definition).__name__}")
@@ -68,7 +73,7 @@ class Registry:
 
     @property
     def tools(self) -> ToolSet:
-        """All definitions, as a request carries them."""
+        """All definitions in the order of registration."""
         if self._tools is None:
             self._tools = ToolSet(entry.definition for entry in self._entries.values())
         return self._tools
@@ -78,7 +83,7 @@ class Registry:
         return self._entries.get(name)
 
     def similar_names(self, name: str) -> list[str]:
-        """Return the registered names that are close to a wrong one."""
+        """Return the registered names that are similar to an unknown one."""
         return difflib.get_close_matches(name, self._entries, n=3)
 
     def __contains__(self, name: object) -> bool:
@@ -95,27 +100,27 @@ def make_registry(tools: Iterable[object]) -> Registry:
     """Return a registry of functions, decorated or not, and of classes of tools.
 
     Raises:
-        InvalidValueError: something else is in the list.
+        InvalidValueError: an item of the list is neither.
     """
     registry = Registry()
-    for index, given in enumerate(tools):
-        registry.register(_registrable(given, f"$.tools[{index}]"))
+    for index, item in enumerate(tools):
+        registry.register(_registrable(item, f"$.tools[{index}]"))
     return registry
 
 
-def _registrable(given: object, path: str) -> Factory | FunctionTool[..., Any]:
-    if isinstance(given, FunctionTool):
-        return cast("FunctionTool[..., Any]", given)
-    if inspect.isroutine(given):
-        return FunctionTool(cast("Callable[..., Any]", given))
-    if isinstance(given, type | partial):
-        return cast("Factory", given)
-    fault = f"expected a function or a class of a tool, got {type(given).__name__}"
+def _registrable(item: object, path: str) -> Factory | FunctionTool[..., Any]:
+    if isinstance(item, FunctionTool):
+        return cast("FunctionTool[..., Any]", item)
+    if inspect.isroutine(item):
+        return FunctionTool(cast("Callable[..., Any]", item))
+    if isinstance(item, type | partial):
+        return cast("Factory", item)
+    fault = f"expected a function or a class of a tool, got {type(item).__name__}"
     raise InvalidValueError(fault, path=path)
 
 
 def plugin_tools(reserved: Collection[str] = ()) -> list[Factory | FunctionTool[..., Any]]:
-    """Return the tools of other packages, but for those whose names are reserved.
+    """Return the tools of other packages, except those with reserved names.
 
     A package names functions or classes of tools under the entry point group `metis.tools`. A
     program offers them with `Options(tools=[…, *plugin_tools()])`; the terminal always does.

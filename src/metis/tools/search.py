@@ -1,8 +1,8 @@
 """List and search the files below a directory, without following links.
 
-A regular expression can run for ever on a line made for it, and a running match cannot be stopped.
-So this module is also a small program that is handed an open directory and can be killed. It uses
-the standard library only, to start fast.
+A regular expression can run for hours on a crafted line, and a running match cannot be stopped. So
+this module is also a small program that inherits an open directory and can be killed. It uses the
+standard library only, so that it starts fast.
 """
 
 import fnmatch
@@ -19,17 +19,19 @@ MAX_FILE_BYTES = 5_000_000
 MAX_LINE_CHARACTERS = 300
 
 SKIPPED_DIRECTORIES = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
-"""Directories that are listed, but not entered."""
+"""Directories that are listed but not searched."""
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a named pipe would otherwise wait for its other end.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+# Each level takes a file descriptor and a stack frame.
 _MAX_DEPTH = 64
+# Lines of minified files can be as long as the file, and matching may take quadratic time.
 _MAX_SEARCHED_CHARACTERS = 100_000
 
 
 class TreeEntry(NamedTuple):
-    """An entry of a directory tree, and the open directory that holds it."""
+    """An entry of a directory tree, with the descriptor of its directory."""
 
     path: str
     """The path from the top of the tree."""
@@ -46,10 +48,10 @@ class TreeEntry(NamedTuple):
 def walk_tree(
     directory: int, *, is_recursive: bool, prefix: str = "", depth: int = 0
 ) -> Iterator[TreeEntry]:
-    """Yield the entries of an open directory sorted by name, and with `is_recursive` all below."""
+    """Yield the entries of an open directory sorted by name, recursively with `is_recursive`."""
     try:
         with os.scandir(directory) as scanned:
-            # Sorted: the same directory gives the same text, which prompt caches rely on (T176).
+            # Sorted, so that the same directory gives the same text: prompt caches need it (T176).
             entries = sorted((entry.name, _kind(entry)) for entry in scanned)
     except OSError:
         return
@@ -94,7 +96,7 @@ def main() -> None:
 
 
 def _write(value: object) -> None:
-    # Flushed line by line: a search that is killed has given what it had until then.
+    # Flushed after each line, so that a killed search has written its matches so far.
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

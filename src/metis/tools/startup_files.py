@@ -1,7 +1,7 @@
-r"""Files that change what later runs do, by name: in a path, and in the words of a command.
+r"""Files that change later runs, recognised by name in paths and in the words of commands.
 
-A model that is led astray writes them to stay: instructions of agents, hooks, start files of
-shells. All searches take time in proportion to the text.
+A model under prompt injection may write them to persist: instructions of agents, hooks, startup
+files of shells. All searches take time in proportion to the text.
 """
 
 import os
@@ -13,9 +13,9 @@ from os.path import normpath
 from metis.tools.hidden_text import HIDDEN
 from metis.tools.workspace import Workspace
 
-# Files that change what later runs do, and who reads them. Build files such as a Makefile or
-# package.json are not here: editing them is everyday work, and a warning that always appears is
-# read by nobody; they run only when somebody starts a build.
+# The reasons of warnings. Build files such as a Makefile or package.json are not listed: they are
+# edited every day, and users would ignore a warning that always appears; besides, they run only
+# when the user starts a build.
 _INSTRUCTIONS = "models follow its instructions in later runs"
 _SETTINGS = "it holds settings of later runs"
 _SHELL = "shells run it when they start"
@@ -67,7 +67,7 @@ _NAMES_BY_REASON: Mapping[str, tuple[str, ...]] = {
 STEERING_NAMES: Mapping[str, str] = {
     name: reason for reason, names in _NAMES_BY_REASON.items() for name in names
 }
-"""Names of files, in lower case, and why a change of one matters later."""
+"""The reasons of warnings by name of a file, in lower case."""
 
 STEERING_DIRECTORIES: Mapping[str, str] = {
     ".metis": _SETTINGS,
@@ -126,21 +126,21 @@ STEERING_DIRECTORIES: Mapping[str, str] = {
     "cron.hourly": _SCHEDULED,
     "etc/systemd": _SCHEDULED,
 }
-"""Directories, in lower case, and why a change of any file below matters later."""
+"""The reasons of warnings by directory, in lower case, for all files below it."""
 
 _ALL_NAMES = (*STEERING_NAMES.items(), *STEERING_DIRECTORIES.items())
 _SHORT_NAMES: Mapping[str, str] = {"git~1": ".git", "metis~1": ".metis", "github~1": ".github"}
 
 
 def steering_reason(path: str) -> str | None:
-    """Return why a change of a file matters later; None for other files.
+    """Return why a change of a file affects later runs; None if it does not.
 
     >>> steering_reason("src/../.github/workflows/ci.yml")
     'CI runs it'
     >>> steering_reason("src/main.py")
     """
-    # Some file systems ignore case, characters that nobody sees, dots at the end, and what follows
-    # a colon (a stream of the file); on Windows a directory may have a short name, too.
+    # Some file systems ignore case, invisible characters, trailing dots, and the part after a colon
+    # (an alternate stream of the file); on Windows a directory may also have a short name.
     path = HIDDEN.sub("", path.replace("\\", "/")).strip()
     parts = normpath(path).casefold().split("/")
     parts = [_SHORT_NAMES.get(part, part.partition(":")[0].rstrip(" .") or part) for part in parts]
@@ -164,19 +164,20 @@ _PATTERN = re.compile(r"[*?\[{]")
 _BRACES = re.compile(r"\{([^{}]{1,200})\}")
 _MAX_NAMED = 4
 _MAX_CHECKED = 2_000_000
-"""How many characters of a command are searched: that takes a second."""
+"""How many characters of a command are searched, which takes about a second."""
+# Each pattern is compared with every name, so that their number is bounded.
 _MAX_PATTERNS = 50
 _MAX_PARTS = 8
 _MAX_ALTERNATIVES = 20
 _MAX_LINKS = 2_000
-"""How many words of one command are looked up as links; each costs some microseconds."""
-# So many letters must stand before the suffix: `*.md` names every text, and not one for agents.
+"""How many words of one command are looked up as links; each takes some microseconds."""
+# The minimum number of letters before the suffix of a pattern: `*.md` matches any text file.
 _MIN_LETTERS = 2
 _PATTERN_SIGNS = re.compile(r"\[[^\]]{0,100}\]|[*?\[\]]")
 
 
 def written_notes(path: str, workspace: Workspace | None) -> Iterator[str]:
-    """Yield a note if a file that is written changes what later runs do."""
+    """Yield a note if the file that is written affects later runs."""
     reason = steering_reason(path)
     if reason is None and workspace is not None:
         reason = _linked_reason(path, workspace)
@@ -185,7 +186,7 @@ def written_notes(path: str, workspace: Workspace | None) -> Iterator[str]:
 
 
 def _linked_reason(path: str, workspace: Workspace) -> str | None:
-    """Return why the file behind a link matters; the name of a link says nothing about it."""
+    """Return why a change of the file behind a link affects later runs; None if it does not."""
     try:
         real = (workspace.root / path).resolve().relative_to(workspace.root)
     except (OSError, ValueError, RuntimeError):
@@ -194,7 +195,7 @@ def _linked_reason(path: str, workspace: Workspace) -> str | None:
 
 
 def mentioned_notes(texts: Iterable[str], workspace: Workspace | None) -> Iterator[str]:
-    """Yield a note for each file in the words of commands that changes what later runs do."""
+    """Yield a note for each file in the words of commands that affects later runs."""
     mentioned: dict[str, str] = {}
     lookups = patterns = 0
     for text in texts:
@@ -220,7 +221,7 @@ def mentioned_notes(texts: Iterable[str], workspace: Workspace | None) -> Iterat
 
 
 def _reason_behind_link(word: str, workspace: Workspace) -> str | None:
-    # Most words are no files: a look at the name alone costs less than following it.
+    # Most words are not files: `lexists` on the first name is faster than resolving the path.
     first, _, _ = word.partition("/")
     is_path = first and first not in (".", "..", "~")
     if is_path and not os.path.lexists(workspace.root / first):
@@ -229,7 +230,7 @@ def _reason_behind_link(word: str, workspace: Workspace) -> str | None:
 
 
 def _pattern_reason(word: str) -> str | None:
-    """Return why a file matters that a pattern of a shell may stand for."""
+    """Return the reason of a file that a shell pattern may match; None if there is none."""
     for alternative in _alternatives(word):
         reason = steering_reason(alternative) if not _PATTERN.search(alternative) else None
         if reason is not None:
@@ -244,7 +245,7 @@ def _pattern_reason(word: str) -> str | None:
 
 
 def _alternatives(word: str) -> list[str]:
-    """Return what the first braces of a word expand to."""
+    """Return the expansions of the first braces of a word."""
     braces = _BRACES.search(word)
     if braces is None:
         return [word]

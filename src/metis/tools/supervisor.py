@@ -1,13 +1,13 @@
-"""A small program that runs a command and lets nothing of it live on.
+"""A small program that runs a command, and at its end kills all processes that it started.
 
-It is started as a script between metis and a command, and uses the standard library only, to start
-fast. On Linux it is the subreaper of everything below it: a process that leaves its group and its
-parent (`setsid`, a double fork) becomes its child, and is killed with the rest. On other systems
-such a process can escape; the process group of the command cannot.
+It is started as a script between metis and a command, and uses the standard library only, so that
+it starts fast. On Linux it is the subreaper of its descendants: a process that leaves its group and
+its parent (`setsid`, a double fork) becomes its child and is killed with the others. On other
+systems such a process can escape; processes in the group of the command cannot.
 
 Arguments: a file descriptor, or `-`, and the command. The descriptor is the read end of a pipe
-whose write end only metis holds: it closes when metis wants an end, and also when metis is killed.
-With `-` the end comes with SIGTERM, which Linux also sends when the parent dies.
+whose write end only metis has: it is closed when metis stops the command, and also if metis is
+killed. With `-` the command is stopped by SIGTERM, which Linux also sends if the parent dies.
 """
 
 import ctypes
@@ -20,20 +20,22 @@ import time
 from contextlib import suppress
 
 NO_LIFELINE = "-"
-"""In place of the descriptor, for a caller that cannot pass one."""
+"""The argument in place of the descriptor, for a caller that cannot pass one."""
 
+# Options of prctl(2), for which Python has no names.
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# The exit code of shells for a command that cannot be started.
 _NOT_STARTED = 127
 # How long a command may take to end after SIGTERM.
 _GRACE_S = 1.0
-# A process that cannot be killed (it runs as another user) must not hold us for ever.
+# Limited, because a process of another user cannot be killed.
 _KILL_ROUNDS = 400
 _ROUND_S = 0.005
 
 
 def main() -> None:
-    """Run the command of the arguments, and end as it ended."""
+    """Run the command of the arguments, and exit with its exit code or signal."""
     lifeline = None if sys.argv[1] == NO_LIFELINE else int(sys.argv[1])
     if lifeline is not None:
         os.set_inheritable(lifeline, False)  # noqa: FBT003 - positional-only
@@ -45,7 +47,7 @@ def main() -> None:
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     terminated: list[int] = []
-    # Handlers are reset by exec, unlike ignored signals: the command gets the usual ones.
+    # Handlers are reset by exec, unlike ignored signals, so that the command has the defaults.
     for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _note)
     signal.signal(signal.SIGTERM, lambda number, _: terminated.append(number))
@@ -56,7 +58,7 @@ def main() -> None:
 
 
 def _note(number: int, frame: object) -> None:
-    """Do nothing: the signal wakes the loop, and is for the command, which shares the group."""
+    """Do nothing: the signal wakes the loop; the command, in the same group, handles it."""
 
 
 def _start(command: list[str]) -> int:
@@ -65,10 +67,10 @@ def _start(command: list[str]) -> int:
     if child:
         return child
     try:
-        # If the supervisor is killed, the command goes with it.
+        # If the supervisor is killed, the command is killed, too.
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
-            # Python ignores these, and exec would pass that on.
+            # Python ignores these signals, which the command would inherit.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             os.execvp(command[0], command)  # noqa: S606 - running a command is what this is for
@@ -79,7 +81,7 @@ def _start(command: list[str]) -> int:
 
 
 def _wait(child: int, lifeline: int | None, woken: int, terminated: list[int]) -> int:
-    """Wait for the command, or until it has to end; return its status, or that of SIGKILL."""
+    """Wait until the command ends or is stopped; return its status, or that of SIGKILL."""
     inputs = [woken] if lifeline is None else [woken, lifeline]
     deadline: float | None = None
     while True:
@@ -93,7 +95,7 @@ def _wait(child: int, lifeline: int | None, woken: int, terminated: list[int]) -
         if woken in ready:
             with suppress(BlockingIOError):
                 os.read(woken, 4096)
-        # Nothing is ever written to it: it is readable once its other end is closed.
+        # The lifeline is readable when its other end is closed, since nothing is written to it.
         is_over = deadline is not None and time.monotonic() >= deadline
         if lifeline in ready or is_over:
             with suppress(ProcessLookupError):
@@ -102,7 +104,7 @@ def _wait(child: int, lifeline: int | None, woken: int, terminated: list[int]) -
 
 
 def _reap(child: int) -> int | None:
-    """Reap what has ended; return the status of the command if it is among it."""
+    """Reap ended processes; return the status of the command if it has ended."""
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -114,7 +116,7 @@ def _reap(child: int) -> int | None:
 
 
 def _end_all() -> None:
-    """Kill everything below this process, until nothing is left."""
+    """Kill the descendants of this process until none is left."""
     for _ in range(_KILL_ROUNDS):
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -128,16 +130,16 @@ def _end_all() -> None:
 
 
 def _descendants() -> list[int]:
-    """Return the processes below this one; empty where there is no /proc."""
+    """Return the descendants of this process; empty on systems without /proc."""
     children: dict[int, list[int]] = {}
-    # Not pathlib, which takes longer to load than everything else here.
+    # pathlib would take longer to import than everything else here.
     names = os.listdir("/proc") if os.path.isdir("/proc") else []  # noqa: PTH112, PTH208 - see above
     for name in filter(str.isdecimal, names):
         with (
             suppress(OSError, ValueError, IndexError),
             open(f"/proc/{name}/stat", "rb") as stat,  # noqa: PTH123 - see above
         ):
-            # The name stands in brackets and may contain anything, brackets too.
+            # The name is in brackets and may contain any character, including brackets.
             fields = stat.read().rpartition(b")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(name))
     pids: list[int] = []
@@ -162,7 +164,7 @@ def _exit_like(status: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Set an attribute of this process on Linux; elsewhere there is none."""
+    """Set an attribute of this process on Linux; do nothing on other systems."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -33,7 +33,7 @@ class ErrorClass(StrEnum):
 
 
 class ToolFailedError(ToolError):
-    """A call failed; the text is for the model, and becomes an error result."""
+    """A call failed; its error result contains the text, which is for the model."""
 
     def __init__(self, text: str, kind: ErrorClass = ErrorClass.EXECUTION_ERROR) -> None:
         self.text = text
@@ -42,27 +42,27 @@ class ToolFailedError(ToolError):
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """What a tool knows about the call; `cancel` is set when the turn is to end."""
+    """The context of a call; `cancel` is set when the turn is cancelled."""
 
     session_id: str
     turn_id: str
-    # An event, since cancelling the task could end a tool in the middle of a write.
+    # An event, because cancelling the task could stop a tool in the middle of a write.
     cancel: asyncio.Event
     workspace: Workspace | None = None
     tool_use_id: str = ""
-    """The call; empty in the context of a turn."""
+    """The id of the call; empty in the context of a turn."""
     log: logging.Logger | logging.LoggerAdapter[logging.Logger] = log
 
 
 class ToolOutput(Struct, frozen=True, kw_only=True):
-    """What a call returned: blocks for the model, and facts for everybody else."""
+    """The output of a call: blocks for the model, and facts for users and programs."""
 
     content: tuple[ContentBlock, ...]
     success: bool = True
     value: Any = UNSET
     """The result as a structured value."""
     ui: Any = UNSET
-    """What a user interface needs to show the result; models never receive it."""
+    """Data for a user interface to show the result; models never receive it."""
     files_modified: tuple[str, ...] = ()
     command: str | None = None
     """The command that was run."""
@@ -81,9 +81,9 @@ class Tool(Protocol):
         ...
 
     def cancel(self) -> bool:
-        """Ask the call to end: true if `execute` will return soon.
+        """Ask the call to end; return true if `execute` will return soon.
 
-        After false the task that runs `execute` is cancelled.
+        If this returns false, the task that runs `execute` is cancelled.
         """
         ...
 
@@ -94,7 +94,11 @@ def text_output(text: str, **facts: Any) -> ToolOutput:
 
 
 def read_arguments(kind: type[A], arguments: Mapping[str, Any]) -> A:
-    """Convert arguments to a Struct; limits that the schema cannot state are checked here."""
+    """Convert arguments to a Struct, which also checks limits that the schema cannot state.
+
+    Raises:
+        ToolFailedError: the arguments do not match.
+    """
     try:
         return msgspec.convert(dict(arguments), kind)
     except msgspec.ValidationError as error:
@@ -102,7 +106,11 @@ def read_arguments(kind: type[A], arguments: Mapping[str, Any]) -> A:
 
 
 def require_workspace(context: ToolContext) -> Workspace:
-    """Return the workspace of a call, or fail."""
+    """Return the workspace of a call.
+
+    Raises:
+        ToolFailedError: the session has no workspace.
+    """
     if context.workspace is None:
         raise ToolFailedError("This session has no workspace.", ErrorClass.PERMISSION_DENIED)
     return context.workspace

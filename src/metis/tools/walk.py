@@ -1,9 +1,9 @@
-"""Resolve a path name by name without ever leaving the workspace.
+"""Resolution of a path, name by name, that never leaves the workspace.
 
-Each directory is opened relative to the one before it and without following links. A link is read
-and its target resolved in the same way, so that links inside of the workspace work and no link,
-`..` or absolute path leads out. Every opened directory stays open until the end, so that replacing
-one by a link meanwhile cannot lead out either.
+Each directory is opened relative to its parent and without following links. A link is read and its
+target resolved in the same way, so that links inside of the workspace work, and no link, `..` or
+absolute path leads out of it. Opened directories stay open until the end, so that replacing one by
+a link in the meantime has no effect.
 """
 
 import errno
@@ -18,29 +18,29 @@ from typing import NamedTuple
 from metis.canonical.errors import ToolError
 
 MAX_LINKS = 40
-"""How many links one path may go through."""
+"""The maximum number of links in one path."""
 
 MAX_DIRECTORIES = 100
-"""How deep a path may go; each directory takes a file descriptor."""
+"""The maximum depth of a path; each directory takes a file descriptor."""
 
 PROTECTED = frozenset({".git"})
-"""Directories in which nothing is written: git runs programs (hooks) that lie there."""
+"""Directories in which no file is written: git runs programs (hooks) in them."""
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a directory is opened."""
+"""The flags to open a directory with."""
 
 # Without O_NONBLOCK, opening a named pipe would wait for its other end.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class WorkspaceError(ToolError, OSError):
-    """A path cannot be used; `reason` says why, without any path outside of the workspace."""
+    """A path cannot be used; `reason` contains no path outside of the workspace."""
 
     def __init__(self, path: str, reason: str, *, is_refused: bool = False) -> None:
         self.path = path
         self.reason = reason
         self.is_refused = is_refused
-        """Whether the path leads where nothing may be read or written."""
+        """Whether reading or writing there is not allowed."""
         super().__init__(f"{path!r} {reason}")
 
 
@@ -51,7 +51,7 @@ class ResolvedPath(NamedTuple):
     name: str | None
     """None if the path is the directory itself."""
     names: tuple[str, ...]
-    """The names from the workspace on, with every link resolved."""
+    """The names below the workspace, with every link resolved."""
 
     @property
     def path(self) -> str:
@@ -60,14 +60,14 @@ class ResolvedPath(NamedTuple):
 
 
 class PathWalk:
-    """Resolves one path, and holds its directories open until it is closed."""
+    """Resolves one path; its directories stay open until `close`."""
 
     def __init__(self, root: Path, top: int, path: str, *, make_directories: bool) -> None:
         self._root = root
         self._path = path
         self._make_directories = make_directories
         self._pending = deque(path_names(path, root))
-        # A copy: closing the walk must not close the workspace.
+        # A copy, so that closing the walk does not close the workspace.
         self._descriptors = [os.dup(top)]
         self._names: list[str] = []
         self._link_count = 0
@@ -79,7 +79,11 @@ class PathWalk:
         self._descriptors.clear()
 
     def resolve(self) -> ResolvedPath:
-        """Return where the path leads."""
+        """Return the directory and the name to which the path leads.
+
+        Raises:
+            WorkspaceError: the path leads out of the workspace, or is too long.
+        """
         while self._pending:
             name = self._pending.popleft()
             if name == "..":
@@ -105,10 +109,10 @@ class PathWalk:
             reason = f"goes through more than {MAX_DIRECTORIES} directories"
             raise WorkspaceError(self._path, reason)
         if self._make_directories:
-            # File systems that ignore case would open .GIT as .git.
+            # In lower case, because some file systems open .GIT as .git.
             if name.casefold() in PROTECTED:
                 raise protected_error(self._path)
-            # Another task may create it at the same time, or it is there already.
+            # The directory may exist, or another task may create it at the same time.
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self._descriptors[-1])
         self._descriptors.append(os.open(name, DIRECTORY_FLAGS, dir_fd=self._descriptors[-1]))
@@ -125,13 +129,17 @@ class PathWalk:
         try:
             names = path_names(target, self._root)
         except WorkspaceError:
-            # The error must name the path of the caller, not the target outside.
+            # The error has the path of the caller, not the target outside of the workspace.
             raise outside_error(self._path) from None
         self._pending.extendleft(reversed(names))
 
 
 def path_names(path: str, root: Path) -> list[str]:
-    """Return the names of a path from the workspace on; an absolute path has to lead into it."""
+    """Return the names of a path below the workspace.
+
+    Raises:
+        WorkspaceError: the path is absolute and outside of the workspace, or has a zero byte.
+    """
     if "\0" in path:
         raise WorkspaceError(path, "is not a path: it contains a zero byte", is_refused=True)
     if path.startswith("/"):
@@ -152,7 +160,7 @@ def open_file(directory: int, name: str | None) -> int:
         os.close(descriptor)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "directory")
-        # Devices and pipes could block for ever, or act when they are read.
+        # Reading a device or a pipe could block or have effects.
         raise OSError(errno.ENXIO, "special file")
     return descriptor
 
@@ -163,14 +171,14 @@ def outside_error(path: str) -> WorkspaceError:
 
 
 def protected_error(path: str) -> WorkspaceError:
-    """Return the error for a path in a directory where nothing is written."""
+    """Return the error for a path in a protected directory."""
     names = ", ".join(sorted(PROTECTED))
     return WorkspaceError(path, f"is inside {names}, where nothing is written", is_refused=True)
 
 
 @contextmanager
 def workspace_errors(path: str) -> Generator[None]:
-    """Turn errors of the system into WorkspaceErrors that name only the path of the caller."""
+    """Convert system errors to WorkspaceErrors, which contain only the path of the caller."""
     try:
         yield
     except WorkspaceError:
@@ -200,6 +208,6 @@ def _link_target(directory: int, name: str) -> str | None:
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):  # not a link, or not there
+        if error.errno in (errno.EINVAL, errno.ENOENT):  # not a link, or it does not exist
             return None
         raise

@@ -1,4 +1,4 @@
-"""Addresses for `fetch_url`: those on the public internet, and no others."""
+"""Address checks for `fetch_url`, which may only connect to the public internet."""
 
 import asyncio
 import ipaddress
@@ -9,22 +9,23 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from metis.tools.tool import ErrorClass, ToolFailedError
 
-# The last 32 bits of these are an IPv4 address: as gateways of NAT64 and SIIT and old systems read
-# them, packets go there.
+# The last 32 bits of these addresses are an IPv4 address, to which gateways of NAT64 and SIIT and
+# old systems send the packets.
 _WITH_IPV4 = tuple(
     ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")
 )
-# Of one organisation, though they are not among the private ones.
+# Addresses within one organisation that `ipaddress` does not count as private.
 _LOCAL = tuple(ipaddress.IPv6Network(text) for text in ("64:ff9b:1::/48", "fec0::/10"))
+# Interface identifiers of ISATAP, after which an IPv4 address follows.
 _ISATAP = (0x00005EFE, 0x02005EFE)
 _IPV4_BITS = 0xFFFFFFFF
 
 
 def is_public_address(address: str) -> bool:
-    """Return whether an address, and every IPv4 address embedded in it, is on the internet.
+    """Return whether an address, and every IPv4 address embedded in it, is public.
 
     Without this check a model could read from the machine itself, its network, or the metadata
-    service of a cloud, which hands out credentials.
+    service of a cloud, which returns credentials.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and any(ip in network for network in _LOCAL):
@@ -35,7 +36,7 @@ def is_public_address(address: str) -> bool:
 def _embedded(
     ip: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> list[ipaddress.IPv4Address]:
-    """Return the IPv4 addresses to which the network may pass on packets for an IPv6 address."""
+    """Return the IPv4 addresses to which a gateway may forward packets of an IPv6 address."""
     if isinstance(ip, ipaddress.IPv4Address):
         return []
     addresses = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
@@ -45,7 +46,12 @@ def _embedded(
 
 
 async def resolve_public(host: str, port: int, allowed: Collection[str]) -> list[ResolveResult]:
-    """Resolve a host; refuse one with an address that is not public, unless it is allowed."""
+    """Resolve a host.
+
+    Raises:
+        ToolFailedError: the host does not exist, or has an address that is not public and is not
+            allowed.
+    """
     loop = asyncio.get_running_loop()
     try:
         results = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -71,8 +77,8 @@ async def resolve_public(host: str, port: int, allowed: Collection[str]) -> list
 class PinnedResolver(AbstractResolver):
     """Returns the addresses that were checked.
 
-    A second look-up could return others: a host that answers with a public address first and with
-    a private one then (DNS rebinding).
+    A second look-up could return others: a hostile name server returns a public address first and
+    a private one later (DNS rebinding).
     """
 
     def __init__(self, addresses: list[ResolveResult]) -> None:
@@ -84,8 +90,8 @@ class PinnedResolver(AbstractResolver):
         port: int = 0,  # noqa: ARG002 - the interface
         family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002 - the interface
     ) -> list[ResolveResult]:
-        """Return the checked addresses, whatever is asked."""
+        """Return the checked addresses for any host."""
         return self._addresses
 
     async def close(self) -> None:
-        """Do nothing; nothing is open."""
+        """Do nothing: there is no connection."""

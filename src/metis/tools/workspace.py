@@ -1,4 +1,4 @@
-"""The workspace: a directory whose files can be reached, and nothing outside of it; see `walk`."""
+"""The workspace: a directory that paths cannot leave; see `walk`."""
 
 import errno
 import os
@@ -24,21 +24,21 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CL
 
 
 class SearchRoot(NamedTuple):
-    """Where a search begins: an open directory, and one file in it or all."""
+    """The start of a search: an open directory, and one file in it or all."""
 
     directory: int
     name: str | None
-    """The only file to search; None for all of them."""
+    """The only file to search; None for all files."""
     prefix: str
-    """The path from the workspace to the directory, to put before every match."""
+    """The path of the directory in the workspace, which precedes the path of a match."""
 
 
 class Workspace:
-    """A directory and everything in it."""
+    """A directory with its files; no path leads out of it."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).resolve(strict=True)
-        # Held open: the directory stays the same even if its path is replaced by a link.
+        # Kept open, so that the directory is the same even if its path is replaced by a link.
         self._fd = os.open(self.root, DIRECTORY_FLAGS)
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Workspace:
 
     @contextmanager
     def resolve(self, path: str, *, make_directories: bool = False) -> Generator[ResolvedPath]:
-        """Resolve a path; its directory is open for as long as the context."""
+        """Resolve a path; its directory is open within the context."""
         if self._fd < 0:
             raise WorkspaceError(".", "is closed")
         walk = PathWalk(self.root, self._fd, path, make_directories=make_directories)
@@ -77,10 +77,14 @@ class Workspace:
                 yield file
 
     def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        """Return the content of a file; refuse a larger one."""
+        """Return the content of a file.
+
+        Raises:
+            WorkspaceError: the file is larger than `max_bytes`, or cannot be read.
+        """
         with self.open(path) as file:
             size = os.fstat(file.fileno()).st_size
-            # A file that grows while it is read is noticed by the byte beyond the limit.
+            # One byte more, to notice a file that grows while it is read.
             data = b"" if size > max_bytes else file.read(max_bytes + 1)
         if size > max_bytes or len(data) > max_bytes:
             raise WorkspaceError(path, f"has more than {max_bytes} bytes")
@@ -89,14 +93,17 @@ class Workspace:
     def write_bytes(self, path: str, data: bytes, *, expected: bytes | None = None) -> str:
         """Write a file completely or not at all; return the path with its links resolved.
 
-        With `expected`, a file that has another content by now is left as it is.
+        With `expected`, a file with another content is not changed.
+
+        Raises:
+            WorkspaceError: the file cannot be written, or does not have the expected content.
         """
         with self.resolve(path, make_directories=True) as resolved, workspace_errors(path):
             if resolved.name is None:
                 raise IsADirectoryError(errno.EISDIR, "directory")
             if any(name.casefold() in PROTECTED for name in resolved.names):
                 raise protected_error(path)
-            # Checked before the content is read: reading a pipe or device would block.
+            # Before the content is read, because reading a pipe or device would block.
             mode = _permissions(resolved)
             if expected is not None and _content(resolved, len(expected)) != expected:
                 raise WorkspaceError(path, "was changed meanwhile; read it again")
@@ -119,7 +126,7 @@ class Workspace:
 
     @contextmanager
     def search_root(self, path: str) -> Generator[SearchRoot]:
-        """Open a file or a directory to search in; it is open for as long as the context."""
+        """Open a file or a directory to search in; it is open within the context."""
         with self.resolve(path) as resolved:
             if resolved.name is not None and _is_file(resolved):
                 with self.open(path):  # raises the reason if the file cannot be read
@@ -146,7 +153,11 @@ def _prefix(names: tuple[str, ...]) -> str:
 
 
 def _permissions(resolved: ResolvedPath) -> int | None:
-    """Return the permissions of a file to replace; None if it is new. Refuse other kinds."""
+    """Return the permissions of a file to replace; None if it is new.
+
+    Raises:
+        OSError: it is a directory or a special file.
+    """
     try:
         mode = _stat(resolved).st_mode
     except FileNotFoundError:
@@ -164,8 +175,8 @@ def _content(resolved: ResolvedPath, length: int) -> bytes:
 
 
 def _replace_file(resolved: ResolvedPath, name: str, data: bytes, mode: int | None) -> None:
-    # Written beside the file and moved over it: a reader never sees half of it, and a link that
-    # appeared there meanwhile is replaced and not followed.
+    # Written to another file and renamed: readers never see a part of it, and a link that was
+    # created in its place is replaced and not followed.
     temporary = f".{secrets.token_hex(8)}.metis"
     descriptor = os.open(temporary, _NEW_FILE_FLAGS, 0o666, dir_fd=resolved.directory)
     try:

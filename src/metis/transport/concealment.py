@@ -39,6 +39,7 @@ _ESCAPE_MARKS = ("%", "\\x", "&#", *(f"\\u00{digit}" for digit in range(2, 8)))
 _GRAMS = Layout("4sx")
 _DECIMAL_GROUP = 5
 _PLAIN_GROUP = 6
+# The fields of an error that may contain text of a provider.
 _FIELDS = ("text", "code", "kind", "request_id", "location")
 
 

@@ -55,8 +55,11 @@ MAX_TAIL_BYTES: Final = 65_536
 MAX_INTERIM_RESPONSES: Final = 1000
 """How many interim responses (1xx) may precede the response; servers send one or two."""
 
+# Small enough that decompressing one piece does not block the event loop noticeably.
 _PIECE_BYTES = 1 << 16
+# With this value of `wbits` zlib detects the headers of gzip and zlib itself.
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+# The low four bits of a zlib header; raw deflate has no header.
 _DEFLATE_METHOD = 8
 _Result = TypeVar("_Result")
 _FIRST_REDIRECT_STATUS = 300

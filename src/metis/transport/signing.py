@@ -19,6 +19,7 @@ from metis.transport.keys import key_headers
 ALGORITHM = "AWS4-HMAC-SHA256"
 # For custom endpoints, whose host names no region.
 _DEFAULT_REGION = "us-east-1"
+# An access key id and its secret; any other key of Bedrock is a bearer token.
 _KEY = re.compile(r"(?P<id>[A-Z0-9]{16,128}):(?P<secret>[^:\s]+)(?::(?P<token>[^:\s]+))?")
 _REGION = re.compile(r"\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d)\.")
 _SIGNED_HEADERS = ("content-type", "host", "x-amz-date", "x-amz-security-token")

@@ -1,4 +1,4 @@
-"""Checks that refuse what the real APIs refuse, one module per protocol."""
+"""Checks for requests that the real APIs refuse, one module per protocol."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,13 +10,13 @@ _OLLAMA_ROLES = ("system", "user", "assistant", "tool")
 
 
 def _check_ollama(body: Wire, _context: CheckContext) -> None:
-    """Refuse the little that an Ollama server refuses: what its Go structs cannot decode."""
+    """Refuse requests that the Go structs of an Ollama server cannot decode."""
     require(body.get("model"), "model is required")
     for message in objects(body.get("messages")):
         role = message.get("role")
         roles = ", ".join(_OLLAMA_ROLES)
         require(role in _OLLAMA_ROLES, f'invalid role "{role}"; expected one of {roles}')
-        # Content in parts, as other APIs take it (T86).
+        # Other APIs accept content in parts, Ollama does not (T86).
         require(
             isinstance(message.get("content"), str | None),
             "json: cannot unmarshal array into Go struct field ChatRequest.messages.content "
@@ -26,7 +26,7 @@ def _check_ollama(body: Wire, _context: CheckContext) -> None:
             # A data URL instead of bare base64 fails here (T94).
             require(is_base64(image), "illegal base64 data at input byte 0")
         for call in objects(message.get("tool_calls")):
-            # OpenAI writes arguments as a JSON string, Ollama takes an object (T33).
+            # OpenAI writes arguments as a JSON string, Ollama expects an object (T33).
             arguments = maybe_object(call.get("function")).get("arguments")
             require(
                 isinstance(arguments, dict | None),

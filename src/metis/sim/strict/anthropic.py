@@ -1,4 +1,4 @@
-"""Refuse what Anthropic's Messages API refuses."""
+"""Checks for requests that Anthropic's Messages API refuses."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -41,9 +41,9 @@ _ASSISTANT_BLOCKS = frozenset({"tool_use", "thinking", "redacted_thinking"})
 # Ids of other models, such as `functions.Bash:0` of Kimi, do not match (T01).
 _ID = r"[a-zA-Z0-9_-]+"
 _TOOL_NAME = r"[a-zA-Z0-9_-]{1,128}"
-# Marks of the client, of a gateway and of tools add up to more than four easily (T170).
+# The marks of a client, a gateway and tools together are easily more than four (T170).
 _MAX_CACHE_MARKS = 4
-# The budget has to be smaller than `max_tokens` too (T47).
+# The budget must also be smaller than `max_tokens` (T47).
 _MIN_THINKING_TOKENS = 1024
 _MAX_IMAGE_BYTES = 5 * 1024 * 1024
 
@@ -169,7 +169,7 @@ def _check_block(block: Wire, path: str, role: str, context: CheckContext) -> No
         case "tool_result":
             _check_result(block, f"{path}.tool_result")
         case "thinking":
-            # Signed by another model, account or host is as bad as not signed (T40, T41).
+            # A signature of another model, account or host is refused, too (T40, T41).
             is_signed = context.signer.verify(block.get("signature"), str(block.get("thinking")))
             require(is_signed, f"{path}: Invalid `signature` in `thinking` block")
         case "redacted_thinking":
@@ -200,7 +200,7 @@ def _check_image(block: Wire, path: str) -> None:
         size <= _MAX_IMAGE_BYTES,
         f"{path}: image exceeds 5 MB maximum: {size} bytes > 5242880 bytes",
     )
-    # Clients often state the type of the file name, and not of the bytes (T89).
+    # Clients often state the type by the file name, which may differ from the bytes (T89).
     actual_type = image_media_type(str(data))
     require(actual_type is not None, f"{path}.data: Could not process image")
     require(
@@ -242,7 +242,7 @@ def _values(message: Wire, kind: str, key: str) -> list[Any]:
 
 def _check_call_pairs(messages: list[Wire]) -> None:
     """Require one result for every call in the next message, and a call for every result."""
-    # One call sent as a block and in `tool_calls` arrives twice after conversion (T08).
+    # A call that was sent as a block and in `tool_calls` is there twice after conversion (T08).
     ids = [call for message in messages for call in _values(message, "tool_use", "id")]
     require(len(ids) == len(set(ids)), "messages: `tool_use` ids must be unique")
     for index, (previous, message) in enumerate(pairwise([{}, *messages, {}])):
@@ -261,7 +261,7 @@ def _check_call_pairs(messages: list[Wire]) -> None:
 
 
 def _check_results(message: Wire, calls: list[Any], results: list[Any], path: str) -> None:
-    # Trimming a history leaves results whose call is gone (T20).
+    # A trimmed history may have results without their calls (T20).
     for result in results:
         require(
             result in calls,
@@ -299,7 +299,7 @@ def _check_thinking(body: Wire, messages: list[Wire]) -> None:
     # Output by a forced tool call is not possible while the model thinks (T46, T116).
     is_forced = maybe_object(body.get("tool_choice")).get("type") in ("any", "tool")
     require(not is_forced, "Thinking may not be enabled when tool_choice forces tool use.")
-    # A tool loop that began without thinking cannot go on with it (T37).
+    # A tool loop that began without thinking cannot continue with it (T37).
     previous = [message for message in messages[-2:-1] if message.get("role") == "assistant"]
     kinds = [block.get("type") for one in previous for block in objects(one.get("content"))]
     if "tool_use" in kinds:

@@ -1,4 +1,4 @@
-"""Refuse what Bedrock's Converse API refuses."""
+"""Checks for requests that Bedrock's Converse API refuses."""
 
 from itertools import pairwise
 from typing import Any
@@ -57,8 +57,8 @@ def _check_message(message: Wire, path: str, context: CheckContext) -> None:
     role = message.get("role")
     require(role in ("user", "assistant", "system"), f"Value '{role}' at '{path}.role' is invalid")
     require(blocks, f"The content field in the Message object at {path} is empty.")
-    # Signatures of thinking depend on the position of empty text blocks beside it, so these stay
-    # where they were and are accepted (T39).
+    # Signatures of thinking depend on the positions of empty text blocks beside it, so the API
+    # accepts these (T39).
     allows_blank_text = any("reasoningContent" in block for block in blocks)
     for index, block in enumerate(blocks):
         block_path = f"{path}.content.{index}"
@@ -86,7 +86,7 @@ def _check_media(block: Wire, path: str) -> None:
         source = maybe_object(maybe_object(block.get(kind)).get("source"))
         is_valid = "bytes" not in source or is_base64(source["bytes"])
         require(is_valid, f"Could not process {kind} at {path}")
-    if "document" in block:  # a file name as it is has a dot, which Bedrock refuses (T95)
+    if "document" in block:  # a file name usually has a dot, which Bedrock refuses (T95)
         require(
             matches(_DOCUMENT_NAME, maybe_object(block["document"]).get("name")),
             "The document file name can only contain alphanumeric characters, whitespace "
@@ -108,7 +108,7 @@ def _check_thinking(block: Wire, path: str, context: CheckContext) -> None:
 def _tool_use_ids(message: Wire, kind: str) -> list[Any]:
     blocks = objects(message.get("content"))
     holders = [maybe_object(block.get(kind)) for block in blocks if kind in block]
-    # Tools that the provider itself runs have another type, and need no result from the client.
+    # Calls of server tools have another type, and need no result from the client.
     return [one.get("toolUseId") for one in holders if one.get("type") in (None, "tool_use")]
 
 
@@ -148,6 +148,6 @@ def _check_tools(body: Wire, messages: list[Wire]) -> None:
             name = spec.get("name")
             is_valid = matches(_TOOL_NAME, name)
             require(is_valid, f"Value '{name}' at 'toolConfig.tools.name' is invalid")
-            # Other APIs take an empty description (T112).
+            # Other APIs accept an empty description (T112).
             has_description = spec.get("description") != ""
             require(has_description, "Invalid length for parameter description, value: 0")

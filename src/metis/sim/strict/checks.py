@@ -1,4 +1,4 @@
-"""Helpers that the request checks of all protocols share."""
+"""Functions that the request checks of all protocols share."""
 
 import base64
 import binascii
@@ -17,7 +17,7 @@ IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
 class CheckContext(Struct, frozen=True, kw_only=True):
-    """What a check needs beside the body."""
+    """The values that a check needs beside the body."""
 
     signer: ThinkingSigner
     headers: Mapping[str, str] = {}
@@ -25,7 +25,7 @@ class CheckContext(Struct, frozen=True, kw_only=True):
 
 
 def refuse(text: str, *, status: int = 400, code: str | None = None) -> Never:
-    """Refuse a request with the text of the provider."""
+    """Raise the error with which the provider refuses a request."""
     raise InvalidRequestError(text, status=status, code=code)
 
 
@@ -37,7 +37,7 @@ def require(condition: object, text: str, *, code: str | None = None) -> None:
 
 def is_count(value: Any, minimum: int = 1) -> bool:
     """Return whether a value is an integer that is large enough."""
-    # By type: a bool is an int to isinstance.
+    # The type is compared, because a bool is an instance of int.
     return type(value) is int and value >= minimum
 
 
@@ -55,7 +55,7 @@ def matches(pattern: str, value: Any) -> bool:
 
 
 def is_one_of(value: Any, allowed: Container[str]) -> bool:
-    """Return whether a value is one of some strings; other types are not hashed."""
+    """Return whether a value is one of some strings; other types may not be hashable."""
     return isinstance(value, str) and value in allowed
 
 
@@ -81,7 +81,10 @@ def objects(value: Any) -> list[Wire]:
 
 
 def strict_schema_problem(schema: Wire, path: str = "") -> str | None:
-    """Return where a schema breaks OpenAI's strict mode: closed objects, everything required."""
+    """Return the first fault of a schema in OpenAI's strict mode; None if there is none.
+
+    Strict mode needs closed objects with all properties required.
+    """
     properties = maybe_object(schema.get("properties"))
     if schema.get("type") == "object" or properties:
         if schema.get("additionalProperties") is not False:

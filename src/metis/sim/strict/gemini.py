@@ -1,4 +1,4 @@
-"""Refuse what the Gemini API refuses."""
+"""Checks for requests that the Gemini API refuses."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ _SIGNATURE_PLACEHOLDERS = frozenset(
 )
 # Gemini 3 was the first to require signatures of calls (T56).
 _MODELS_WITHOUT_SIGNATURES = ("gemini-1", "gemini-2", "gemma", "learnlm")
-# Parallel results have to share one content, without text between them (T16).
+# Parallel results must be in one content, without text between them (T16).
 _UNEQUAL_COUNTS = (
     "Please ensure that the number of function response parts is equal to the number of function "
     "call parts of the function call turn."
@@ -39,8 +39,9 @@ def check(body: Wire, context: CheckContext) -> None:
         is_valid = key in _KEYS
         text = f'Invalid JSON payload received. Unknown name "{key}": Cannot find field.'
         require(is_valid, text)
-    sent = body.get("contents")
-    contents = [_camel_case(one) for one in (objects(sent) or [maybe_object(sent)]) if one]
+    wire_contents = body.get("contents")
+    items = objects(wire_contents) or [maybe_object(wire_contents)]
+    contents = [_camel_case(item) for item in items if item]
     require(contents, "* GenerateContentRequest.contents: contents is not specified")
     for index, content in enumerate(contents):
         _check_content(content, f"contents[{index}]", context)
@@ -51,13 +52,13 @@ def check(body: Wire, context: CheckContext) -> None:
 
 
 def _camel_case(body: Wire) -> Wire:
-    """Return an object with camelCase keys; the API accepts snake_case keys too."""
+    """Return an object with camelCase keys; the API also accepts snake_case keys."""
     return {_camel_case_key(key): value for key, value in body.items()}
 
 
 def _camel_case_key(key: str) -> str:
-    first, *rest = key.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    first, *others = key.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 def _parts(content: Wire) -> list[Wire]:

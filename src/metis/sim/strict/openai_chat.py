@@ -1,4 +1,4 @@
-"""Refuse what OpenAI's Chat Completions API refuses."""
+"""Checks for requests that OpenAI's Chat Completions API refuses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +40,7 @@ _PARTS: Mapping[str, frozenset[str]] = {
 }
 _TEXT_ONLY = frozenset({"text"})
 _NAME = r"[a-zA-Z0-9_-]{1,64}"
-# Gateways make longer ids (T03).
+# Gateways create longer ids (T03).
 _MAX_ID_CHARACTERS = 40
 _MAX_TOOLS = 128
 _MAX_STOPS = 4
@@ -123,7 +123,7 @@ def _check_function(function: Wire, path: str) -> Any:
             f"'type: \"object\"', got 'type: \"{schema.get('type')}\"'.",
             code="invalid_function_parameters",
         )
-    # Strict mode takes closed objects only, with every property required (T108).
+    # Strict mode accepts closed objects only, with every property required (T108).
     problem = strict_schema_problem(schema) if function.get("strict") is True else None
     require(not problem, f"Invalid schema for function '{name}': {problem}.")
     return name
@@ -170,29 +170,29 @@ def _check_image(url: Any) -> None:
 
 
 def _check_call_pairs(messages: list[Wire]) -> None:
-    """Require one tool message for every call right after it, and a call for every one."""
-    waiting: list[Any] = []
+    """Require one tool message for every call right after it, and a call for each of them."""
+    pending: list[Any] = []
     answered: list[Any] = []
     for index, message in enumerate([*messages, {}]):
         if message.get("role") == "tool":
             call = message.get("tool_call_id")
             require(
-                call in waiting or call in answered,
+                call in pending or call in answered,
                 "Invalid parameter: messages with role 'tool' must be a response to a preceeding "
                 "message with 'tool_calls'.",
             )
-            # Results may come in any order, but one each and before anything else (T18, T19).
+            # Results may be in any order, but one per call and before other messages (T18, T19).
             require(call not in answered, f"Duplicate value for 'tool_call_id' of '{call}'")
-            waiting.remove(call)
+            pending.remove(call)
             answered.append(call)
             continue
         require(
-            not waiting,
+            not pending,
             "An assistant message with 'tool_calls' must be followed by tool messages responding "
             f"to each 'tool_call_id'. The following tool_call_ids did not have response messages: "
-            f"{', '.join(map(str, waiting))}",
+            f"{', '.join(map(str, pending))}",
         )
-        waiting, answered = _call_ids(message, index), []
+        pending, answered = _call_ids(message, index), []
 
 
 def _call_ids(message: Wire, index: int) -> list[Any]:
@@ -215,7 +215,7 @@ def _call_ids(message: Wire, index: int) -> list[Any]:
         if call.get("type") == "function":
             has_name = matches(_NAME, function.get("name"))
             require(has_name, f"Invalid '{path}.function.name': string does not match pattern.")
-            # Ollama sends arguments as an object; here they have to be a JSON string (T33).
+            # Ollama sends arguments as an object; here they must be a JSON string (T33).
             is_text = isinstance(function.get("arguments"), str)
             require(is_text, f"Invalid type for '{path}.function.arguments': expected a string.")
         ids.append(call["id"])

@@ -1,4 +1,4 @@
-"""Refuse what OpenAI's Responses API refuses."""
+"""Checks for requests that OpenAI's Responses API refuses."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -27,7 +27,7 @@ _KEYS = frozenset(
         *("tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"),
     }
 )
-# Ids of calls or of other APIs in the place of an item id are refused (T06).
+# Ids of calls or of other APIs as item ids are refused (T06).
 _ID_PREFIXES: Mapping[str, str] = {"function_call": "fc", "reasoning": "rs", "message": "msg"}
 _PARTS: Mapping[str, frozenset[str]] = {
     "assistant": frozenset({"output_text", "refusal"}),
@@ -45,10 +45,11 @@ def check(body: Wire, context: CheckContext) -> None:
     """Refuse a request body as the API would."""
     _check_options(body)
     _check_tools(body)
-    sent = body.get("input")
+    wire_input = body.get("input")
+    has_input = isinstance(wire_input, str | list)
     has_history = body.get("prompt") or body.get("conversation")
-    require(isinstance(sent, str | list) or has_history, "Missing required parameter: 'input'.")
-    items = objects(sent)
+    require(has_input or has_history, "Missing required parameter: 'input'.")
+    items = objects(wire_input)
     for index, item in enumerate(items):
         _check_item(item, f"input[{index}]", context)
     ids = [item["id"] for item in items if item.get("id") is not None]
@@ -126,7 +127,7 @@ def _check_item(item: Wire, path: str, context: CheckContext) -> None:
             is_valid = isinstance(item.get("output"), str | list)
             require(is_valid, f"Missing required parameter: '{path}.output'.")
         case "reasoning":
-            # Another organisation, region or vendor cannot read it (T63).
+            # Content of another organisation, region or vendor cannot be decrypted (T63).
             encrypted = item.get("encrypted_content")
             require(
                 encrypted is None or context.signer.is_issued_here(encrypted),
@@ -172,8 +173,8 @@ def _check_call_pairs(items: list[Wire]) -> None:
 
 
 def _check_reasoning_order(items: list[Wire]) -> None:
-    """Require after every reasoning item the model's item that it led to."""
-    # Dropping the item that followed the reasoning makes the rest invalid (T62).
+    """Require an item of the model after every reasoning item."""
+    # Dropping the item after the reasoning makes the history invalid (T62).
     for item, following in pairwise([*items, {}]):
         if item.get("type") == "reasoning":
             is_input = following.get("role") in ("user", "system", "developer")

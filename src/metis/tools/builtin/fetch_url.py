@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
+# A server can send a page of any size, slowly, and redirect endlessly.
 MAX_BYTES = 5_000_000
 MAX_CHARACTERS = 100_000
 MAX_REDIRECTS = 5
@@ -37,7 +38,7 @@ _ENCODINGS = (
     *("utf-8", "utf-16", "utf-32", "ascii", "latin", "iso8859", "cp125", "cp8", "cp9", "koi8"),
     *("gb", "big5", "euc", "shift_jis", "iso2022", "mac-"),
 )
-# A compressed body could unpack to any size.
+# A compressed body could decompress to any size.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "metis"}
 
 
@@ -59,7 +60,7 @@ class FetchedPage(Struct, frozen=True):
 
 
 class FetchUrl:
-    """Fetches from hosts on the public internet, and from those that are allowed by name."""
+    """Fetches from hosts on the public internet, and from hosts that are allowed by name."""
 
     definition = ToolDefinition(
         name="fetch_url",
@@ -94,7 +95,7 @@ class FetchUrl:
             for _ in range(MAX_REDIRECTS + 1):
                 response = await self._get(url)
                 if isinstance(response, FetchedPage):
-                    # In a thread: a large page takes longer than the event loop may wait.
+                    # In a thread, because converting a large page would block the event loop.
                     return await asyncio.to_thread(_page_output, response, is_raw=parsed.raw)
                 url = response
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -112,7 +113,7 @@ class FetchUrl:
 
         from metis.tools.web import PinnedResolver, resolve_public  # noqa: PLC0415 - needs aiohttp
 
-        # Redirects are followed by hand, so that the address of every step is checked.
+        # aiohttp does not follow redirects, so that `execute` checks the address of every step.
         addresses = await resolve_public(url.raw_host or "", url.port or 0, self._allowed_hosts)
         connector = aiohttp.TCPConnector(resolver=PinnedResolver(addresses), use_dns_cache=False)
         async with (
@@ -120,7 +121,7 @@ class FetchUrl:
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
                 auto_decompress=False,
-                # No state between fetches: a page cannot recognise the next one.
+                # Without cookies, so that a server cannot recognise the next fetch.
                 cookie_jar=aiohttp.DummyCookieJar(),
             ) as client,
             client.get(url, allow_redirects=False, headers=_HEADERS) as response,
@@ -142,14 +143,18 @@ class FetchUrl:
         body = bytearray()
         async for chunk in response.content.iter_any():
             body += chunk
-            # The stated length is not trusted.
+            # Counted, because the stated length is not trusted.
             if len(body) > self._max_bytes:
                 raise ToolFailedError(f"{response.url} has more than {self._max_bytes} bytes.")
         return bytes(body)
 
 
 def _parse_url(text: str) -> "URL":
-    """Parse a URL; refuse a login in it, which would be shown and stored."""
+    """Parse a URL; one with a login is refused, because URLs are shown and stored.
+
+    Raises:
+        ToolFailedError: it is not an http or https URL, or has a login.
+    """
     from yarl import URL  # noqa: PLC0415 - loaded with aiohttp
 
     with suppress(ValueError):
@@ -174,13 +179,13 @@ def _page_output(page: FetchedPage, *, is_raw: bool) -> ToolOutput:
 
 
 def _encoding(name: str) -> str:
-    """Return the encoding that a server names if it is one of the web, else UTF-8."""
+    """Return the encoding that a server names if it is a known text encoding, else UTF-8."""
     try:
-        usual = codecs.lookup(name).name
+        codec_name = codecs.lookup(name).name
     except (LookupError, ValueError):
         return "utf-8"
-    # Others take quadratic time (`punycode`) or are no encodings of text (`zip`).
-    return usual if usual.startswith(_ENCODINGS) else "utf-8"
+    # Other codecs of Python take quadratic time (`punycode`) or decode no text (`zip`).
+    return codec_name if codec_name.startswith(_ENCODINGS) else "utf-8"
 
 
 def _page_text(page: FetchedPage, *, is_raw: bool) -> str:

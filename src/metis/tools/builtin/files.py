@@ -25,6 +25,7 @@ from metis.tools.tool import (
 )
 from metis.tools.workspace import Workspace
 
+# A longer text would fill the context window; models read larger files in parts.
 MAX_LINES = 2_000
 MAX_TEXT_BYTES = 200_000
 MAX_SKIPPED_BYTES = 200_000_000
@@ -66,7 +67,7 @@ class ReadFile:
         return await asyncio.to_thread(_read, parsed, require_workspace(context))
 
     def cancel(self) -> bool:
-        """Return false: reading is short, and nothing has to be finished."""
+        """Return false: reading is short and needs no cleanup."""
         return False
 
 
@@ -76,7 +77,7 @@ def _read(arguments: ReadArguments, workspace: Workspace) -> ToolOutput:
         head = file.read(_HEAD_BYTES)
         kind = media_type(head)
         if kind is None:
-            # Binary data as text would fill the context with noise.
+            # Binary data as text would fill the context with useless characters.
             if b"\0" in head:
                 raise ToolFailedError(f"{path!r} is a binary file and cannot be read as text.")
             file.seek(0)
@@ -114,7 +115,7 @@ def _read_lines(arguments: ReadArguments, file: BinaryIO) -> ToolOutput:
 
 
 def _skip_lines(offset: int, file: BinaryIO) -> None:
-    """Go to a line without holding what lies before it in memory."""
+    """Advance to a line without loading the lines before it into memory."""
     line, skipped_bytes = 1, 0
     while line < offset:
         piece = file.readline(_HEAD_BYTES)
@@ -153,12 +154,13 @@ class WriteFile:
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Write the file."""
         parsed = read_arguments(WriteArguments, arguments)
+        # A model can write lone surrogates as JSON escapes, which UTF-8 cannot encode.
         data = parsed.content.encode("utf-8", "replace")
         path = await asyncio.to_thread(require_workspace(context).write_bytes, parsed.path, data)
         return text_output(f"Wrote {len(data)} bytes to {path}.", files_modified=(path,))
 
     def cancel(self) -> bool:
-        """Return true: a write that has begun is finished, so that its result is right."""
+        """Return true: a write that has started is completed, so that its result is correct."""
         return True
 
 
@@ -196,7 +198,7 @@ class EditFile:
         return await asyncio.to_thread(_edit, parsed, require_workspace(context))
 
     def cancel(self) -> bool:
-        """Return true: an edit that has begun is finished, so that its result is right."""
+        """Return true: an edit that has started is completed, so that its result is correct."""
         return True
 
 
@@ -206,7 +208,7 @@ def _edit(arguments: EditArguments, workspace: Workspace) -> ToolOutput:
     new = arguments.new_text.encode("utf-8", "replace")
     count = _require_match(before, old, arguments)
     after = before.replace(old, new)
-    # A file that changed since it was read is not overwritten.
+    # `expected` prevents overwriting a file that was changed since it was read.
     path = workspace.write_bytes(arguments.path, after, expected=before)
     times = "once" if count == 1 else f"{count} times"
     ui = {"kind": "diff", "path": path, "diff": _diff(before, after, path)}
@@ -226,7 +228,7 @@ def _require_match(content: bytes, old: bytes, arguments: EditArguments) -> int:
 
 
 def _diff(before: bytes, after: bytes, path: str) -> str | None:
-    """Return what changed, for a user interface; None for files where that would take long."""
+    """Return a unified diff for a user interface; None for long files, where it is slow."""
     old, new = (data.decode("utf-8", "replace").splitlines() for data in (before, after))
     if max(len(old), len(new)) > _MAX_DIFF_LINES:
         return None

@@ -30,6 +30,7 @@ from metis.tools.tool import (
 )
 from metis.tools.workspace import SearchRoot, Workspace
 
+# A workspace can have millions of files, and a longer result would fill the context window.
 MAX_ENTRIES = 1_000
 MAX_LIST_SECONDS = 10.0
 DEFAULT_MATCHES = 50
@@ -71,7 +72,7 @@ class ListFiles:
         return await asyncio.to_thread(_list, parsed, require_workspace(context), context.cancel)
 
     def cancel(self) -> bool:
-        """Return true: the listing checks the event of its context."""
+        """Return true: the listing checks the cancel event of its context."""
         return True
 
 
@@ -80,7 +81,7 @@ def _list(arguments: ListArguments, workspace: Workspace, cancel: asyncio.Event)
     lines: list[str] = []
     with workspace.open_directory(arguments.path) as directory:
         for entry in walk_tree(directory, is_recursive=arguments.recursive):
-            # This runs in a thread, which cannot be cancelled from outside.
+            # Checked here, because a thread cannot be cancelled from outside.
             is_over = time.monotonic() >= deadline or cancel.is_set()
             if is_over or len(lines) == MAX_ENTRIES:
                 lines.append("[more entries omitted: name a directory or a pattern]")
@@ -111,7 +112,7 @@ class SearchLine(Struct):
 
 
 class Grep:
-    """Searches files of the workspace in a process of its own; see `metis.tools.search`."""
+    """Searches files of the workspace in a separate process; see `metis.tools.search`."""
 
     definition = ToolDefinition(
         name="grep",
@@ -140,7 +141,7 @@ class Grep:
         """Search."""
         parsed = read_arguments(GrepArguments, arguments)
         try:
-            # Compiled here only for its error; matching could block and happens in the process.
+            # Compiled here only to report errors; the process does the matching, which can block.
             re.compile(parsed.pattern)
         except (re.error, OverflowError, RecursionError) as error:
             text = f"The pattern is not a valid regular expression: {error}."
@@ -151,7 +152,7 @@ class Grep:
         return _grep_output(root.prefix, end, output)
 
     def cancel(self) -> bool:
-        """End the search, and return true: the matches until then are returned."""
+        """Stop the search, and return true: the matches so far are returned."""
         self._stop.set()
         return True
 
@@ -166,7 +167,8 @@ class Grep:
             "ignore_case": arguments.ignore_case,
             "limit": arguments.limit,
         }
-        # Isolated (-I) and without site packages (-S): nothing of the workspace is imported.
+        # Isolated (-I) and without site packages (-S), so that no file of the workspace is
+        # imported.
         program = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "search.py"))
         command = ProcessCommand(
             argv=(*program, msgspec.json.encode(query).decode()),
@@ -181,7 +183,7 @@ def _grep_output(prefix: str, end: ProcessEnd, output: BoundedOutput) -> ToolOut
     if end.code != 0 and not is_cut:
         log.error("the search failed: %s", output.text())
         raise ToolFailedError("The search failed.")
-    # The last line may be incomplete if the search was killed while it wrote.
+    # The last line may be incomplete if the process was killed while it wrote.
     lines = output.text().splitlines(keepends=True)
     results = [msgspec.json.decode(line, type=SearchLine) for line in lines if line.endswith("}\n")]
     matches = [f"{prefix}{one.path}:{one.line}: {one.text}" for one in results if one.line]

@@ -1,4 +1,4 @@
-"""The run_command tool: a shell command in the workspace, in a process group of its own."""
+"""The run_command tool: a shell command in the workspace, in its own process group."""
 
 import asyncio
 import os
@@ -23,10 +23,11 @@ from metis.tools.tool import (
     text_output,
 )
 
+# Errors are usually at the end of an output, and the steps that led to them at the beginning.
 HEAD_BYTES = 16_000
 TAIL_BYTES = 16_000
 DEFAULT_SECONDS = 120
-# Less than the dispatcher allows: a command that the dispatcher stops loses its exit code.
+# Less than the limit of the dispatcher, whose timeout would lose the exit code.
 MAX_SECONDS = 590
 
 
@@ -87,7 +88,7 @@ class RunCommand:
         return _command_output(parsed, end, output)
 
     def cancel(self) -> bool:
-        """End the command, and return true: its output until then is returned."""
+        """Stop the command, and return true: its output so far is returned."""
         self._stop.set()
         return True
 

@@ -1,7 +1,7 @@
-"""Connections to MCP servers, each held open by a task of its own.
+"""Connections to MCP servers, each with its own task.
 
-The official package opens and closes a session in one task. So a task opens it, waits until it is
-stopped, and closes it; calls may come from any other task.
+The official package must open and close a session in the same task. So a task opens it, waits until
+it is stopped, and closes it; calls may come from any other task.
 """
 
 import asyncio
@@ -23,32 +23,32 @@ START_TIMEOUT_S = 30.0
 """How long a server may take to start."""
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024
-"""How long one response of a server at a URL may be, and so the events of one stream."""
+"""The maximum size of one HTTP response of a server, which may be a stream of events."""
 
 Streams = tuple[Any, Any]
-"""What a session reads from and writes to."""
+"""The stream that a session reads from, and the one that it writes to."""
 
 # The error code of the official package for a connection that was closed.
 _CONNECTION_CLOSED = -32000
 
 
 class StdioServer(Struct, frozen=True):
-    """A program that is started here and speaks over its standard input and output."""
+    """A program that is started by metis and speaks over its standard input and output."""
 
     command: str
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
-    """Variables to add to those that every program needs, such as PATH; no others are passed on."""
+    """Variables beside those that every program needs, such as PATH; no others are passed on."""
     cwd: Path | None = None
 
     def __repr__(self) -> str:
-        # Arguments and environment may hold keys.
+        # Arguments and environment may contain keys.
         return f"StdioServer({self.command!r})"
 
     async def streams(self, stack: AsyncExitStack) -> Streams:
         """Start the program; it ends with the stack."""
         stdio = import_mcp("mcp.client.stdio")
-        # What a server writes beside the protocol is for its developers, and may hold anything.
+        # The standard error of a server is for its developers, and may contain secrets.
         errors = stack.enter_context(Path(os.devnull).open("w"))  # noqa: ASYNC230, SIM115 - the stack closes it
         command, *arguments = supervised([self.command, *self.arguments])
         program = stdio.StdioServerParameters(
@@ -74,8 +74,8 @@ class HttpServer(Struct, frozen=True):
         """Connect to the URL; the connection ends with the stack."""
         http = import_mcp("mcp.client.streamable_http")
         client = http.create_mcp_http_client(headers=dict(self.headers))
-        # The package follows redirects within an origin by itself, up to this number. Following
-        # one to another origin would send it the headers, and so the key.
+        # No redirects: one to another origin would get the headers, and so the key. The package
+        # itself follows redirects within an origin, up to `max_redirects`.
         client.follow_redirects, client.max_redirects = False, 0
         client.headers["accept-encoding"] = "identity"
         client.event_hooks["response"].append(_bound_response)
@@ -86,11 +86,11 @@ class HttpServer(Struct, frozen=True):
 
 
 async def _bound_response(response: Any) -> None:
-    """Bound what a server sends in one response: the package collects it in memory."""
+    """Limit the size of one response, because the package collects it in memory."""
     encoding = response.headers.get("content-encoding", "identity")
-    if encoding.lower() != "identity":  # could unpack to any size
+    if encoding.lower() != "identity":  # it could decompress to any size
         raise ToolFailedError(f"The MCP server sends compressed content ({encoding[:20]!r}).")
-    # The HTTP client that the package uses, httpx or its successor.
+    # The module of the HTTP client that the package uses, httpx or its successor.
     client = importlib.import_module(type(response).__module__.partition(".")[0])
     response.stream = _bounded_stream(response.stream, client)
 
@@ -163,7 +163,7 @@ class Connection:
     async def close(self) -> None:
         """End the session, and the program if it was started for it."""
         self._stop.set()
-        # A server that never answered would not notice the stop event.
+        # Before the session exists, the task does not wait for the stop event.
         if not self._session.done():
             self._task.cancel()
         await asyncio.wait({self._task})
@@ -184,7 +184,7 @@ class Connection:
             await asyncio.wait({response, self._task}, return_when=asyncio.FIRST_COMPLETED)
             if response.done():
                 return response.result().model_dump(mode="json", by_alias=True, exclude_none=True)
-        except Exception as error:  # noqa: BLE001 - the package raises many kinds, all of them failures
+        except Exception as error:  # noqa: BLE001 - the package raises many types of errors
             raise self._failure(error) from None
         finally:
             response.cancel()
@@ -203,7 +203,7 @@ class Connection:
         return ToolFailedError(text)
 
     async def _hold_open(self) -> None:
-        """Open the session, hold it until it is stopped, and close it."""
+        """Open the session, wait until it is stopped, and close it."""
         try:
             async with AsyncExitStack() as stack:
                 reader, writer = await self._address.streams(stack)
@@ -214,5 +214,5 @@ class Connection:
                 await self._stop.wait()
         except ToolError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever ends a server, the connection is closed
+        except Exception as error:  # noqa: BLE001 - any error closes the connection
             log.warning("the MCP server %s ended: %s", self._name, type(error).__name__)

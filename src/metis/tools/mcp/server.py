@@ -28,7 +28,8 @@ from metis.tools.registry import Factory
 from metis.tools.tool import ToolContext, ToolOutput, log
 
 SEPARATOR = "___"
-"""Between server and tool: neither name has more than one underscore in a row."""
+"""The separator of server and tool; neither name has more than one underscore in a row."""
+# A hostile server could return a new cursor with every page.
 _MAX_PAGES = 100
 MAX_TOOLS = 1000
 """How many tools of a server are used; providers accept fewer."""
@@ -41,8 +42,8 @@ _DIGEST_CHARACTERS = 6
 class McpServer:
     """One server and its tools.
 
-    The server's annotations of a tool's effects count only if it `is_trusted`; else every tool is
-    assumed to have the strongest effect.
+    The server's annotations of a tool's effects are used only if it `is_trusted`; otherwise every
+    tool is assumed to have the strongest effect.
     """
 
     def __init__(self, name: str, address: ServerAddress, *, is_trusted: bool = False) -> None:
@@ -84,7 +85,7 @@ class McpServer:
         connection = await self._connect()
         tools: list[Mapping[str, Any]] = []
         cursor: str | None = None
-        # A server could return cursors without end.
+        # Limited, because a server could return cursors endlessly.
         for _ in range(_MAX_PAGES):
             page = await connection.list_tools_page(cursor)
             tools += page.get("tools", [])
@@ -113,9 +114,9 @@ class McpServer:
 
 
 def _description(tool: Mapping[str, Any]) -> str:
-    """Return what a server says about a tool; every request to a model carries it."""
+    """Return the description of a tool, limited in length, because every request has it."""
     text = str(tool.get("description") or tool.get("title") or tool["name"])
-    # A person would not see the instructions that these characters spell for a model.
+    # Invisible characters could contain instructions for a model that a user does not see.
     text = HIDDEN.sub("", text)
     return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]} […]"
 
@@ -142,9 +143,9 @@ class McpTool:
 
 
 def tool_name(server: str, tool: str, existing: Collection[str] = ()) -> str:
-    """Return `server___tool` in snake case, with a digest where it is too long or exists."""
+    """Return `server___tool` in snake case, with a digest if it is too long or exists."""
     name = f"{snake_case(server)}{SEPARATOR}{snake_case(tool)}"
-    # Two tools may differ only in characters that are not allowed here, such as a dot (T13).
+    # Two tools may differ only in characters that providers refuse, such as a dot (T13).
     if len(name) <= MAX_NAME_LENGTH and name not in existing:
         return name
     digest = hashlib.sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGEST_CHARACTERS]
@@ -161,7 +162,7 @@ def side_effects(
     annotations: Mapping[str, Any] | None, *, is_trusted: bool, default: SideEffects
 ) -> SideEffects:
     """Return the strongest effect of a tool, by the annotations of a trusted server."""
-    # Annotations are claims of the server; a malicious one would claim to be harmless.
+    # The annotations of an untrusted server are not used: a malicious tool would claim to be safe.
     if not is_trusted or annotations is None:
         return default
     if annotations.get("readOnlyHint") is True:
