@@ -142,3 +142,39 @@ def test_concatenated_arguments_in_history_stay_one_call() -> None:
     write = ToolDefinition("write", "Writes.", {"type": "object"}, SideEffects.WRITE)
     away = adapters.get("anthropic").to_wire(request.messages, (write,))
     assert [loss.path for loss in away.losses] == ["$.content[0].input", "$.content[0]"]
+
+
+_CHOICE = {"index": 0, "message": {"role": "assistant", "content": "so"}, "finish_reason": "stop"}
+_ITEM: dict[str, Any] = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "so", "annotations": []}],
+}
+_CANDIDATE = {"content": {"role": "model", "parts": [{"text": "so"}]}, "finishReason": "STOP"}
+RESPONSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "anthropic": ("model", {"role": "assistant", "content": [{"type": "text", "text": "so"}]}),
+    "openai": ("model", {"choices": [_CHOICE]}),
+    "openai-responses": ("model", {"status": "completed", "output": [_ITEM]}),
+    "gemini": ("modelVersion", {"candidates": [_CANDIDATE]}),
+    "ollama": ("model", {"message": {"role": "assistant", "content": "so"}, "done": True}),
+}
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+@pytest.mark.parametrize("stated", ["m-1", "", None, 5, "absent"])
+def test_model_of_response_is_that_of_request_or_the_stated_one(name: str, stated: Any) -> None:
+    key, body = RESPONSES[name]
+    if stated != "absent":
+        body = {**body, key: stated}
+    adapter = adapters.get(name)
+    message = adapter.from_wire_response(body, RequestContext(session_id="s"))
+    is_stated = stated == "m-1"
+    asked = RequestContext(session_id="s", model=f"{name}:asked")
+    answered = adapter.from_wire_response(body, asked).metadata.model
+    if name.startswith("openai"):
+        # A gateway of this protocol may choose the model; the response states which.
+        assert message.metadata.model == (f"{name}:m-1" if is_stated else None)
+        assert answered == f"{name}:{'m-1' if is_stated else 'asked'}"
+    else:
+        assert message.metadata.model == f"{name}:{'m-1' if is_stated else 'unknown'}"
+        assert answered == f"{name}:asked"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from build import user
 from metis import adapters
@@ -490,3 +491,37 @@ async def test_interim_responses_without_end_are_cut_off(*, is_stream: bool) -> 
         with pytest.raises(NetworkError):
             await first
     assert sent < 500_000
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("name", ["request-id", "x-request-id"])
+async def test_error_has_request_id_of_headers(status: int, name: str) -> None:
+    async def handle(_: web.Request) -> web.StreamResponse:
+        body = json.dumps({"error": {"message": "no", "type": "invalid_request_error"}})
+        return web.Response(status=status, body=body.encode(), headers={name: "req_7"})
+
+    async with serve(handle) as url, client_with() as client:
+        adapter = adapters.get("openai", base_url=url)
+        context = RequestContext(session_id="sess_t", provider=adapter.name)
+        with pytest.raises(ProviderError) as caught:
+            await client.complete(adapter, request_of(adapter), context)
+    assert caught.value.request_id == "req_7"
+
+
+async def test_address_that_is_none_is_refused_before_sending() -> None:
+    adapter = Adapter(replace(adapters.get("openai").profile, base_url="ftp://localhost/v1"))
+    context = RequestContext(session_id="sess_t", provider=adapter.name)
+    async with client_with() as client:
+        with pytest.raises(InvalidRequestError, match="it must start with http"):
+            await client.complete(adapter, request_of(adapter), context)
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab"])
+def test_key_is_concealed_in_both_alphabets_of_base64(before: str) -> None:
+    key = "sk->>>???~~~>>>???ooo>>>???"
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        echo = encode(f"{before}{key}".encode()).decode().rstrip("=")
+        shown = without_key(f"a {echo} b", key)
+        # The ends depend on the bytes around the key.
+        assert echo[4:-4] not in shown
+        assert len(shown) < len(echo)

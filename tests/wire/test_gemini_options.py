@@ -373,3 +373,16 @@ def test_invalid_key_is_reported_as_invalid_argument() -> None:
     error = {"code": 400, "status": "INVALID_ARGUMENT", "message": "x", "details": details}
     wire = {"error": error}
     assert type(decode_error(wire)) is AuthenticationError
+
+
+def test_configuration_of_thinking_alone_is_removed_with_it() -> None:
+    contents = [{"role": "user", "parts": [{"text": "hi"}]}]
+    thinking = {"thinkingConfig": {"thinkingBudget": 5}}
+    adapter = adapters.get("gemini")
+    for config, rest in ((thinking, None), ({**thinking, "topK": 3}, {"topK": 3})):
+        request = adapter.from_wire_request(
+            {"contents": contents, "generationConfig": config}, CONTEXT
+        )
+        options = replace(request.options, reasoning=None)
+        body = json.loads(adapter.to_wire(request.messages, (), options).body)
+        assert body.get("generationConfig") == rest

@@ -291,6 +291,18 @@ def test_recorded_streams_round_trip_through_stream_encoder(framing: Framing) ->
         assert again.metadata.response_id == message.metadata.response_id
 
 
+@pytest.mark.parametrize("framing", ["sse", "array"])
+def test_keys_beside_text_are_written_again(framing: Framing) -> None:
+    parts = [{"text": "a", "mood": "calm"}, {"text": "b"}, {"text": "c", "thought": True, "n": 1}]
+    events, _ = events_of([sse(*(chunk(part) for part in parts), chunk(finish="STOP"))])
+    encoder = GeminiStreamEncoder(CONTEXT, framing)
+    written = b"".join(encoder.encode(event) for event in events) + encoder.finish()
+    again = events_of([written])[0]
+    assert bare(again)[1:] == bare(events)[1:]  # the first one has the keys of the first chunk
+    assert written.count(b'"mood":"calm"') == 1
+    assert written.count(b'"n":1') == 1
+
+
 def encode_block(block: Any) -> Any:
     """Return a block without what a stream does not carry: citations, and our ids of calls."""
     if isinstance(block, TextBlock):

@@ -107,7 +107,7 @@ def decode_body(
         (PROTOCOL, form),
         message_id=message_id,
         provider=provider,
-        model=context.model or f"{provider}:{wire.get('model', 'unknown')}",
+        model=context.model or f"{provider}:{maybe_text(wire.get('model')) or 'unknown'}",
         status=status,
         usage=decode_usage(wire.get("usage"), context),
         stop_reason=decode_stop_reason(maybe_text(wire.get("stop_reason"))),

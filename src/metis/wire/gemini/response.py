@@ -132,7 +132,7 @@ def decode_body(
         (PROTOCOL, form),
         message_id=message_id,
         provider=provider,
-        model=context.model or f"{provider}:{field(wire, 'modelVersion') or 'unknown'}",
+        model=context.model or f"{provider}:{maybe_text(field(wire, 'modelVersion')) or 'unknown'}",
         status=status,
         usage=decode_usage(wire, context),
         stop_reason=_stop_reason(wire, candidate, provider, has_calls=bool(pairing.tool_names)),

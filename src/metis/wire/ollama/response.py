@@ -101,7 +101,7 @@ def decode_body(
         (PROTOCOL, form),
         provider=provider,
         message_id=message_id,
-        model=context.model or f"{provider}:{wire.get('model', 'unknown')}",
+        model=context.model or f"{provider}:{maybe_text(wire.get('model')) or 'unknown'}",
         status=status,
         usage=decode_usage(wire, context),
         stop_reason=_decode_stop_reason(wire, content),
