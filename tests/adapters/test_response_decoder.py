@@ -169,12 +169,12 @@ def test_model_of_response_is_that_of_request_or_the_stated_one(name: str, state
     adapter = adapters.get(name)
     message = adapter.from_wire_response(body, RequestContext(session_id="s"))
     is_stated = stated == "m-1"
-    asked = RequestContext(session_id="s", model=f"{name}:asked")
-    answered = adapter.from_wire_response(body, asked).metadata.model
+    context = RequestContext(session_id="s", model=f"{name}:requested")
+    model = adapter.from_wire_response(body, context).metadata.model
     if name.startswith("openai"):
         # A gateway of this protocol may choose the model; the response states which.
         assert message.metadata.model == (f"{name}:m-1" if is_stated else None)
-        assert answered == f"{name}:{'m-1' if is_stated else 'asked'}"
+        assert model == f"{name}:{'m-1' if is_stated else 'requested'}"
     else:
         assert message.metadata.model == f"{name}:{'m-1' if is_stated else 'unknown'}"
-        assert answered == f"{name}:asked"
+        assert model == f"{name}:requested"
