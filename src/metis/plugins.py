@@ -48,7 +48,7 @@ _MARK = b"[metis."
 # Bounded, because any installed package can have such a file.
 _MAX_BYTES = 1_000_000
 _SECTION = re.compile(r"\[([\w.-]+)\]")
-_ENTRY = re.compile(r"([^=\s][^=]*?)\s*=\s*([\w.]+)\s*(?::\s*([\w.]+))?\s*(?:\[.*\])?")
+_OBJECT = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+))?\s*(?:\[.*\])?")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 
 
@@ -180,12 +180,15 @@ def _read_entry_points(path: str, package: str, version: str) -> Iterator[Plugin
         text = line.strip()
         if section := _SECTION.fullmatch(text):
             group = section[1]
-        elif group in GROUPS and (entry := _ENTRY.fullmatch(text)) and _NAME.fullmatch(entry[1]):
-            yield Plugin(
-                group=group,
-                name=entry[1],
-                module=entry[2],
-                attribute=entry[3] or "",
-                package=package,
-                version=version,
-            )
+        elif group in GROUPS:
+            name, _, value = (part.strip() for part in text.partition("="))
+            location = _OBJECT.fullmatch(value)
+            if location and _NAME.fullmatch(name):
+                yield Plugin(
+                    group=group,
+                    name=name,
+                    module=location[1],
+                    attribute=location[2] or "",
+                    package=package,
+                    version=version,
+                )

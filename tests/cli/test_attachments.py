@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,9 @@ async def test_links_in_a_circle_are_no_files_without_end(
         await read_fragment("inner")
     with pytest.raises(InvalidValueError, match="more than 500 files"):
         await read_fragment("inner/**/*.txt")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_named_pipe_without_a_writer_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    assert isinstance(read_attachment(folder / "pipe"), TextBlock)

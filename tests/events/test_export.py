@@ -4,6 +4,7 @@ import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from metis.events import Event
@@ -101,3 +102,14 @@ def test_names_are_in_published_conventions() -> None:
     assert used <= published
     operations = [value.value for value in list[Any](names.GenAiOperationNameValues)]
     assert {attributes(span)["gen_ai.operation.name"] for span in spans(turn())} <= {*operations}
+
+
+def test_a_circle_of_causes_ends() -> None:
+    first, second, *others = turn()
+    circle = [
+        msgspec.structs.replace(event, parent_event_id=cause.id)
+        for event, cause in zip(others, [*others[1:], others[0]], strict=True)
+    ]
+    result = list(spans([first, second, *circle]))
+    assert len(result) == 4
+    assert not any("parentSpanId" in span for span in result)

@@ -15,6 +15,7 @@ from build import NOW, assistant, call, tool, ulid, user
 from fuzz.seeds import aws_frames, document, transcript
 from metis import adapters, interchange
 from metis.canonical import Message, MetisError, ToolUseBlock, decode, encode
+from metis.canonical.schema.widen import widen_schema
 from metis.cli.chat.markdown import MarkdownStream
 from metis.cli.chat.turn_parts import call_rows, result_rows
 from metis.cli.conversion import print_difference
@@ -22,6 +23,9 @@ from metis.cli.message_files import print_problems
 from metis.cli.render import first_code, render_conversation
 from metis.cli.text import fold, one_line, styled_text
 from metis.cli.trace import trace_steps
+from metis.events import Event
+from metis.events.export import otlp_json
+from metis.events.turn_events import LlmCallStarted, TurnStarted
 from metis.interchange.export import Conversation
 from metis.interchange.writers import WRITERS
 from metis.store import SessionRecord
@@ -36,8 +40,11 @@ from metis.streaming import (
 )
 from metis.streaming.arguments import partial_arguments, split_joined_objects
 from metis.streaming.limits import NO_LIMITS
+from metis.tools.builtin import RunCommand
+from metis.tools.caution import cautions
 from metis.tools.html_text import html_to_text
 from metis.wire.call import RequestContext
+from sample_events import recording_bus
 
 Wire = dict[str, Any]
 Work = Callable[[], object]
@@ -854,6 +861,47 @@ def _page_cases() -> Iterator[tuple[str, Case]]:
         yield f"web page: {kind}", lambda n, p=page_of: partial(html_to_text, p(n))
 
 
+COMMANDS: dict[str, str] = {
+    "pipes": "| ",
+    "downloads": "curl -o x;",
+    "variables": "X=1 $X ",
+    "patterns": "A*S.md {a,b} ",
+    "substitutions": "$(` ",
+    "settings": "git config a.b.c ",
+    "quotes": "'\\\n",
+}
+
+
+def _command_of(text: str) -> ToolUseBlock:
+    return ToolUseBlock("tu_1", "run_command", {"command": text})
+
+
+def _references(count: int) -> dict[str, Any]:
+    chain = {f"a{n}": {"$ref": f"#/$defs/a{n + 1}"} for n in range(count)}
+    return {"type": "object", "properties": {"p": {"$ref": "#/$defs/a0"}}, "$defs": chain}
+
+
+def _causes(count: int) -> list[Event]:
+    """Return a turn of many calls, each of which is the cause of the next."""
+    bus, emitted = recording_bus()
+    cause = bus.emit(TurnStarted(user_message_hash="h", estimated_input_tokens=9), turn_id="t")
+    ask = LlmCallStarted(model="m", provider="p", request_id="r")
+    for _ in range(count // 8):
+        cause = bus.emit(ask, turn_id="t", parent=cause)
+    return emitted
+
+
+def _tool_cases() -> Iterator[tuple[str, Case]]:
+    definition = RunCommand().definition
+    for kind, unit in COMMANDS.items():
+        yield (
+            f"command: {kind}",
+            lambda n, u=unit: partial(cautions, _command_of(u * n), definition, None),
+        )
+    yield "schema: references", lambda n: partial(widen_schema, _references(n))
+    yield "otlp: causes", lambda n: partial(otlp_json, _causes(n))
+
+
 CASES: dict[str, Case] = dict(
     (
         *_argument_cases(),
@@ -864,5 +912,6 @@ CASES: dict[str, Case] = dict(
         *_import_cases(),
         *_renderer_cases(),
         *_page_cases(),
+        *_tool_cases(),
     )
 )

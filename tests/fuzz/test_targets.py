@@ -6,7 +6,7 @@ import random
 import pytest
 
 from corpus import needs_corpus
-from fuzz.mutation import Mutator
+from fuzz.mutation import Mutator, Seed
 from fuzz.run import REGRESSIONS, Campaign, fault_of, growth_of
 from fuzz.seeds import PROTOCOLS, requests, responses, streams
 from fuzz.session_targets import DATABASES
@@ -63,6 +63,27 @@ def test_changed_inputs_give_a_value_or_a_typed_error(name: str) -> None:
         data = mutator.next()
         fault = fault_of(target.run, data)
         assert fault is None or fault.startswith("slow"), (fault, data[:2000])
+
+
+DEEP = (
+    b"[" * 480 + b"]" * 480,
+    b'{"a":' * 480 + b"0" + b"}" * 480,
+    b'{"a":' * 900 + b"{}" + b"}" * 900,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in TARGETS if "import-" not in name])
+def test_deep_values_give_a_value_or_a_typed_error(name: str) -> None:
+    # Deeper than Python calls functions, and not so deep that the reader of JSON refuses them.
+    target = TARGETS[name]
+    seeds = [seed for seed in map(Seed, target.seeds()[:12]) if seed.values]
+    for seed in seeds:
+        for start, end in seed.values[:: max(1, len(seed.values) // 8)]:
+            for value in DEEP:
+                data = seed.data[:start] + value + seed.data[end:]
+                fault = fault_of(target.run, target.pack(data) if target.pack else data)
+                assert fault is None or fault.startswith("slow"), (fault, data[:500])
 
 
 @pytest.mark.fuzz

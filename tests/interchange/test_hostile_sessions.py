@@ -1,6 +1,8 @@
 """Session files with arbitrary content: no record is fatal, and none is lost."""
 
+import io
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from metis.canonical.errors import ForeignDocumentError
 from metis.cli.transfer import sources_of
 from metis.interchange.registry import session_format, session_formats
 from metis.interchange.session_format import WriteOptions
-from metis.interchange.source import Source
+from metis.interchange.session_index import index_file
+from metis.interchange.source import Source, read_small_file
 from session_files import claude_file, codex_file, gemini_file, opencode_file, pi_file
 
 FILES = {
@@ -149,3 +152,38 @@ def test_a_directory_with_links_in_a_circle_is_read_once(tmp_path: Path) -> None
     (tmp_path / "itself.jsonl").symlink_to(tmp_path / "itself.jsonl")
     listed = [source.path for source, _ in sources_of([str(tmp_path)])]
     assert len(listed) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_named_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "a.jsonl"
+    os.mkfifo(pipe)
+    (tmp_path / "b.jsonl").symlink_to("/dev/zero")
+    for path in (pipe, tmp_path / "b.jsonl"):
+        assert Source(path).sample() == b""
+        with pytest.raises(OSError, match="not a regular file"):
+            Source(path).read()
+        assert read_small_file(path, 10) == b""
+        assert [entry.records for entry in index_file("claude", "claude-code", path)] == [0]
+    assert list(sources_of([str(tmp_path)])) == []
+
+
+def test_index_counts_a_bounded_part_of_what_a_file_unpacks_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    monkeypatch.setattr("metis.interchange.session_index._MAX_CHUNKS", 2)
+    path = tmp_path / "rollout.jsonl.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(b"\n" * (20 << 20)))
+    assert path.stat().st_size < 10_000
+    (entry,) = index_file("codex", "codex", path)
+    assert 0 < entry.records <= 3 << 20
+    path.write_bytes(b"\x28\xb5\x2f\xfd damaged")
+    assert [entry.records for entry in index_file("codex", "codex", path)] == [0]
+
+
+def test_standard_input_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metis.cli.transfer._MAX_PIPED_BYTES", 10)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * 11)))
+    with pytest.raises(ForeignDocumentError, match="standard input"):
+        list(sources_of(["-"]))

@@ -21,7 +21,12 @@ from metis.events import Bus, Event
 from metis.events.analytics import cost_by
 from metis.events.turn_events import SessionCompacted
 from metis.session import Metis, Session, Warned, text_of
-from metis.session.context_window import PENDING_PROMPT_LEAD, PIECE_PROMPT, SUMMARY_LEAD
+from metis.session.context_window import (
+    PENDING_PROMPT_LEAD,
+    PIECE_PROMPT,
+    SUMMARY_LEAD,
+    split_to_fit,
+)
 from metis.sim import Script, Simulator
 from metis.sim.model_output import ModelOutput
 from metis.sim.request import Settings, SimulatedCall
@@ -287,3 +292,32 @@ async def test_cost_of_partial_summaries_is_kept_if_the_summary_fails(url: str, 
         await again.set_budget(None)
         assert await again.ask("say all is well") is not None
         await check_store(m, again, 22)
+
+
+def test_cutting_a_long_text_counts_each_character_a_few_times() -> None:
+    def cut(length: int) -> float:
+        counted = 0
+
+        def count(text: str) -> int:
+            nonlocal counted
+            counted += len(text)
+            return len(text) // 4
+
+        # The first half has no space, and the second many.
+        text = "x" * (length // 2) + "a b " * (length // 8)
+        pieces = list(split_to_fit([text], 1_000, count))
+        assert "".join(pieces).replace("\n", "") == text
+        assert all(len(piece) // 4 <= 1_000 for piece in pieces)
+        return counted / length
+
+    assert cut(2_000_000) < 2 * cut(100_000)
+
+
+def test_a_dense_part_of_a_text_is_cut_shorter() -> None:
+    def count(text: str) -> int:
+        return sum(100 if character == "x" else 1 for character in text) // 4
+
+    text = "a" * 200_000 + "x" * 20_000
+    pieces = list(split_to_fit([text], 20_000, count))
+    assert "".join(pieces).replace("\n", "") == text
+    assert all(count(piece) <= 20_010 for piece in pieces)  # two line breaks join parts

@@ -39,7 +39,7 @@ from metis.adapters.response_decoder import (
 from metis.adapters.response_encoder import log_losses
 from metis.adapters.think_tags import ThinkTagDecoder, split_think_tags
 from metis.adapters.tool_options import OptionLoss, placeholder_tools, with_native_keys
-from metis.canonical.errors import InvalidValueError
+from metis.canonical.errors import InvalidValueError, LimitError
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus
 from metis.canonical.tools import ToolDefinition
@@ -330,7 +330,10 @@ class Adapter(ClientSide):
                 up to the limit.
         """
         context = self.complete_context(context)
-        message = self._codec.decode_response(body_bytes(body), context)
+        try:
+            message = self._codec.decode_response(body_bytes(body), context)
+        except RecursionError:
+            raise LimitError("the response is nested too deeply") from None
         content, error = limit_content(message.content, context.limits)
         if error is None:
             return self._adapted(message, context)
@@ -391,7 +394,10 @@ class Adapter(ClientSide):
         context = replace(self.complete_context(context), status=None)
         events = None
         if message.metadata.provider == self.name:
-            body = self._codec.encode_response(message, context)
+            try:
+                body = self._codec.encode_response(message, context)
+            except RecursionError:
+                raise LimitError("the response is nested too deeply") from None
             events = replayed_events(message, self.stream_decoder(context), body)
         return list(response_events(message)) if events is None else events
 

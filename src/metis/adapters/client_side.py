@@ -21,7 +21,7 @@ from metis.adapters.response_encoder import (
 )
 from metis.adapters.seals import ClientSeals, restore_seals, seal_keys
 from metis.adapters.think_tags import ThinkTagEncoder, join_think_tags, split_think_tags
-from metis.canonical.errors import ProviderError
+from metis.canonical.errors import LimitError, ProviderError
 from metis.canonical.message import Message
 from metis.projection import are_identical
 from metis.streaming import StreamEvent
@@ -44,7 +44,10 @@ class ClientSide:
     ) -> CanonicalRequest:
         """Return the canonical request of a client that speaks this provider's protocol."""
         context = self.complete_context(context)
-        request = self._codec.decode_request(body_bytes(body), context)
+        try:
+            request = self._codec.decode_request(body_bytes(body), context)
+        except RecursionError:
+            raise LimitError("the request is nested too deeply") from None
         messages = self.client_messages(request.messages, context)
         if not are_identical(messages, request.messages):
             request = replace(request, messages=messages)

@@ -2,6 +2,7 @@
 
 import asyncio
 import glob
+import os
 import re
 from collections.abc import Container
 from itertools import islice
@@ -40,7 +41,7 @@ def read_attachment(path: Path) -> ContentBlock:
         InvalidValueError: the file is missing, too large, or of another type.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             # A device or a pipe has no end, and a large file does not have to be in memory.
             data = file.read(MAX_ATTACHMENT_BYTES + 1)
     except IsADirectoryError:
@@ -48,6 +49,14 @@ def read_attachment(path: Path) -> ContentBlock:
     except OSError as error:
         raise InvalidValueError(f"cannot attach {path}: {error.strerror}") from None
     return attachment_block(data, str(path))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a named pipe that nobody writes to is empty, and not waited for."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if hasattr(os, "O_NONBLOCK"):
+        os.set_blocking(descriptor, True)
+    return descriptor
 
 
 async def read_fragment(source: str) -> list[ContentBlock]:

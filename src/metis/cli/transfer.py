@@ -11,7 +11,12 @@ import click
 import msgspec
 
 from metis import interchange
-from metis.canonical.errors import DecodeError, MetisError, UnknownFormatError
+from metis.canonical.errors import (
+    DecodeError,
+    ForeignDocumentError,
+    MetisError,
+    UnknownFormatError,
+)
 from metis.cli.handoff import handoff_links
 from metis.cli.output import StatusLine, echo, echo_json, write_file
 from metis.cli.render import loss_line, message_numbers
@@ -38,6 +43,7 @@ METIS_FORMATS = frozenset({JSONL, "metis"})
 
 _IGNORED_DIRECTORIES = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 _MAX_FILES = 1_000_000
+_MAX_PIPED_BYTES = 512 * 1024 * 1024
 _WATCH_INTERVAL_S = 1.0
 
 
@@ -197,12 +203,21 @@ def sources_of(paths: Sequence[str]) -> Iterator[tuple[Source, bool]]:
     """Yield the files of paths, each with whether it was named itself."""
     for name in paths:
         if name == "-":
-            yield Source(None, sys.stdin.buffer.read()), True
+            yield Source(None, _piped()), True
         elif Path(name).is_dir():
             for path in _files(Path(name)):
                 yield Source(path), False
         else:
             yield Source.of(name), True
+
+
+def _piped() -> bytes:
+    """Return standard input, which may have no end."""
+    data = sys.stdin.buffer.read(_MAX_PIPED_BYTES + 1)
+    if len(data) > _MAX_PIPED_BYTES:
+        reason = f"more than {_MAX_PIPED_BYTES:,} bytes on standard input; import it as a file"
+        raise ForeignDocumentError(reason, format="session file", line=1)
+    return data
 
 
 def _files(directory: Path) -> Iterator[Path]:

@@ -122,13 +122,14 @@ def spans(events: Iterable[Event]) -> Iterator[dict[str, Any]]:
     ends = {event.parent_event_id: event for event in ordered if type(event.payload) in _ENDS}
     routes = {e.parent_event_id: e for e in ordered if isinstance(e.payload, RouteDecided)}
     last_of = {event.turn_id: event for event in ordered}
+    turns: dict[str, Event | None] = {}
     for event in ordered:
         if type(event.payload) in _STARTS:
             end = ends.get(event.id)
             # An unfinished span ends with the last event of its turn.
             last = end or last_of[event.turn_id]
             span = _span(event, end, last)
-            parent = _span_parent(event, by_id)
+            parent = _span_parent(event, by_id, turns)
             if parent is not None:
                 span["parentSpanId"] = _span_id(parent)
             if event.id in routes:
@@ -157,15 +158,24 @@ def _span(event: Event, end: Event | None, last: Event) -> dict[str, Any]:
     }
 
 
-def _span_parent(event: Event, by_id: Mapping[str, Event]) -> Event | None:
-    """Return the turn of a span.
+def _span_parent(
+    event: Event, by_id: Mapping[str, Event], turns: dict[str, Event | None]
+) -> Event | None:
+    """Return the turn of a span; `turns` holds the turns of the events that were visited.
 
     A tool run is caused by the end of a model call and the next call by the end of a tool run, so
     no call encloses another span.
     """
+    visited: list[str] = []
     cause = by_id.get(event.parent_event_id or "")
     while cause is not None and not isinstance(cause.payload, TurnStarted):
+        if cause.id in turns:
+            cause = turns[cause.id]
+            break
+        turns[cause.id] = None  # ends a circle of causes, which a damaged file can have
+        visited.append(cause.id)
         cause = by_id.get(cause.parent_event_id or "")
+    turns.update(dict.fromkeys(visited, cause))
     return cause
 
 

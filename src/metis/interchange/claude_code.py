@@ -21,7 +21,7 @@ from metis.canonical.metadata import Outcome, OutcomeStatus
 from metis.interchange.claude_code_records import ClaudeCodeRecords
 from metis.interchange.conversion import parse_time
 from metis.interchange.session_draft import ForeignSession, SessionDraft, priced
-from metis.interchange.source import ForeignRecord, Source, parse_record
+from metis.interchange.source import ForeignRecord, Source, parse_record, read_small_file
 from metis.store.entries import CompactionEntry, ErrorEntry, KnownEntry
 from metis.wire.anthropic.blocks import PROTOCOL, decode_block, decode_non_result, is_exact
 from metis.wire.anthropic.response import decode_stop_reason, decode_usage
@@ -167,7 +167,8 @@ class _Reader:
         path = self._source.path
         facts: Wire = {}
         if path is not None:
-            facts = maybe_object(parse_record(0, _small_file(path.with_suffix(".meta.json"))).value)
+            data = read_small_file(path.with_suffix(".meta.json"), _MAX_FACTS_BYTES)
+            facts = maybe_object(parse_record(0, data).value)
         parent_agent = maybe_text(facts.get("parentAgentId"))
         parent = f"{session_id}/{parent_agent}" if parent_agent else session_id
         self._draft.set_parent(parent, maybe_text(facts.get("toolUseId")))
@@ -437,15 +438,6 @@ def _session_of_agent(path: Path | None) -> str | None:
     """
     parts = () if path is None else path.parts
     return parts[parts.index("subagents") - 1] if "subagents" in parts[1:] else None
-
-
-def _small_file(path: Path) -> bytes:
-    """Return a file of facts about another one; empty if there is none."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_FACTS_BYTES)
-    except OSError:
-        return b""
 
 
 def _has_result(content: Any) -> bool:

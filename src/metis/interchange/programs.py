@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from metis.canonical.errors import UnknownFormatError
 from metis.canonical.ids import new_ulid
+from metis.interchange.source import read_small_file
 
 Environment = Mapping[str, str]
 _GEMINI_MARKER = ".project_root"
@@ -80,7 +81,7 @@ def _gemini_path(root: Path, foreign_id: str, cwd: str, now: datetime) -> Path:
 def _gemini_project(root: Path, cwd: str) -> str:
     """Return the directory of a folder's project: the one whose marker names it, or a new one."""
     for marker in sorted(root.glob(f"*/{_GEMINI_MARKER}")):
-        if marker.read_text(encoding="utf-8", errors="replace").strip() == cwd:
+        if read_small_file(marker, _MAX_MARKER).decode(errors="replace").strip() == cwd:
             return marker.parent.name
     slug = re.sub(r"[^a-z0-9]+", "-", Path(cwd).name.lower()).strip("-") or "project"
     names = (slug, *(f"{slug}-{number}" for number in range(1, 10_000)))
@@ -93,11 +94,7 @@ def marked_folder(path: Path) -> str | None:
     None for files of other programs.
     """
     marker = path.parent.parent / _GEMINI_MARKER
-    try:
-        with marker.open(encoding="utf-8", errors="replace") as file:
-            return file.read(_MAX_MARKER).strip() or None
-    except OSError:
-        return None
+    return read_small_file(marker, _MAX_MARKER).decode(errors="replace").strip() or None
 
 
 def _gemini_prepare(root: Path, cwd: str) -> None:

@@ -11,14 +11,24 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metis.canonical.errors import ForeignDocumentError
+from metis.canonical.errors import ForeignDocumentError, MetisError
 from metis.interchange.opencode_database import FORMAT as OPENCODE
 from metis.interchange.opencode_database import database_sessions, is_database
 from metis.interchange.programs import Environment, marked_folder, session_files
-from metis.interchange.source import MEMBER_MARK, Source, file_state, member_name, parse_record
+from metis.interchange.source import (
+    MEMBER_MARK,
+    Source,
+    file_state,
+    member_name,
+    open_regular,
+    parse_record,
+)
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 _CHUNK = 1024 * 1024
+_MAX_CHUNKS = 512
+"""How many megabytes of a file are counted; what follows them is not."""
+_MAX_INDEX_BYTES = 256 * 1024 * 1024
 _HEAD_BYTES = 64 * 1024
 _MAX_RECORDS = 60
 _MAX_TITLE = 200
@@ -52,7 +62,9 @@ class SessionIndex:
         self._path = path
         self._sessions: dict[str, list[IndexedSession]] = {}
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            stored = msgspec.json.decode(path.read_bytes(), type=list[IndexedSession])
+            with open_regular(path) as file:
+                data = file.read(_MAX_INDEX_BYTES)
+            stored = msgspec.json.decode(data, type=list[IndexedSession])
             self._sessions = _by_file(stored)
         self.read_count = 0
         """How many files were read by the last update."""
@@ -131,11 +143,15 @@ def _file_entry(shared: IndexedSession, path: Path) -> IndexedSession:
     """Return the entry of a file with one session: its beginning is parsed, the rest counted."""
     facts = _Facts()
     records = 0
-    with suppress(OSError, ValueError), Source(path).open() as file:
+    with suppress(OSError, ValueError, MetisError), Source(path).open() as file:
         head = file.read(_HEAD_BYTES)
         facts.read(head)
         records = head.count(b"\n")
-        while chunk := file.read(_CHUNK):
+        # A compressed file of a few kilobytes may unpack to gigabytes.
+        for _ in range(_MAX_CHUNKS):
+            chunk = file.read(_CHUNK)
+            if not chunk:
+                break
             records += chunk.count(b"\n")
     return replace(
         shared,

@@ -4,9 +4,11 @@ The program may be writing while we read: no lock is taken, and a last line with
 reported as such. Every size is bounded, because a file may come from anywhere.
 """
 
+import errno
 import hashlib
 import io
 import os
+import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +31,7 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 _DATABASE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 _MAX_ZSTD_WINDOW = 128 * 1024 * 1024
+_O_BINARY = getattr(os, "O_BINARY", 0)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _read_json = msgspec.json.Decoder().decode
 
@@ -123,7 +126,7 @@ class Source:
             yield _decompressed(io.BytesIO(self._data))
             return
         assert self.path is not None  # noqa: S101 - a source has a path or data
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             yield _decompressed(file)
 
     def has_changed(self, states: dict[str, tuple[int, int]]) -> bool:
@@ -210,6 +213,30 @@ class Source:
                     reason = f"the file has more than {MAX_FILE_BYTES} bytes"
                     yield ForeignRecord(number + 1, None, b"", reason)
                     return
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading.
+
+    Raises:
+        OSError: it cannot be opened, or is a named pipe, on which opening would wait for ever, or a
+            device, which may have no end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _O_BINARY)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def read_small_file(path: Path, limit: int) -> bytes:
+    """Return the beginning of a file beside a session; empty if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            return file.read(limit)
+    except OSError:
+        return b""
 
 
 def parse_record(number: int, line: bytes, limits: Limits = LIMITS) -> ForeignRecord:

@@ -1,5 +1,6 @@
 """Fitting a history into a context window: when to compact it, and how a summary is written."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
@@ -304,7 +305,10 @@ class Summariser:
         remaining, summary, halvings = list(transcript(messages)), "", 0
         while True:
             limit = self._max_piece(writer, summary, halvings)
-            piece, *later_texts = split_to_fit(remaining, limit, _counter(writer))
+            # A history may have megabytes; other sessions go on meanwhile.
+            piece, *later_texts = await asyncio.to_thread(
+                list, split_to_fit(remaining, limit, _counter(writer))
+            )
             try:
                 written = await self._call(writer, [self._prompt(_piece_prompt(summary, piece))])
             except ContextOverflowError:
@@ -418,14 +422,24 @@ def split_to_fit(texts: Iterable[str], limit: int, count: TokenCounter) -> Itera
 
 
 def _cut(text: str, limit: int, count: TokenCounter) -> Iterator[str]:
-    while (tokens := count(text)) > limit and len(text) > _MIN_CUT_LENGTH:
-        end = max(_MIN_CUT_LENGTH, len(text) * limit // (tokens + 1))
-        # Prefer a line end or a space in the second half.
-        near = max(text.rfind("\n", end // 2, end), text.rfind(" ", end // 2, end))
-        end = near if near > 0 else end
-        yield text[:end]
-        text = text[end:]
-    yield text
+    tokens = count(text)
+    if tokens <= limit:
+        yield text
+        return
+    # The rest is not counted again for each piece: that would cost the square of the length.
+    size = max(_MIN_CUT_LENGTH, len(text) * limit // (tokens + 1))
+    start = 0
+    while start < len(text):
+        end = min(len(text), start + size)
+        while end - start > _MIN_CUT_LENGTH and count(text[start:end]) > limit:
+            end = start + max(_MIN_CUT_LENGTH, (end - start) // 2)
+        if end < len(text):
+            # Prefer a line end or a space in the second half.
+            middle = start + (end - start) // 2
+            near = max(text.rfind("\n", middle, end), text.rfind(" ", middle, end))
+            end = near if near > start else end
+        yield text[start:end]
+        start = end
 
 
 def _content_text(content: Sequence[ContentBlock]) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -26,6 +25,7 @@ from metis.store.private_files import make_private_file
 from metis.store.records import SESSION_COLUMNS, SessionRecord, session_record, to_microseconds
 from metis.store.tables import TOUCH_INTERVAL_US
 from metis.web.index_rows import PICO, SCHEMA, Draft, rebuild_choices, write_draft
+from metis.web.user_query import replace_patterns, run_query
 
 T = TypeVar("T")
 _VERSION = 6
@@ -33,11 +33,6 @@ _BATCH = 200
 _REFRESH_S = 2.0
 _REFRESHED_AT_ONCE = 20
 """How many changed conversations a page reads before it shows."""
-_SQL_STEPS = 20_000
-"""Virtual machine steps between two looks at whether a query has taken too long."""
-_MAX_SQL_LOOKS = 2_000
-_MAX_SQL_ROWS = 1_000
-_MAX_SQL_BYTES = 10_000_000
 VIEWS = {
     "conversations": "one row for each conversation",
     "calls": "one row for each model call that used tokens",
@@ -121,6 +116,7 @@ class ViewerIndex:
             make_private_file(path)
         database = sqlite3.connect(path or ":memory:", check_same_thread=False)
         database.row_factory = sqlite3.Row
+        replace_patterns(database)
         (version,) = database.execute("PRAGMA user_version").fetchone()
         source = ""
         if version == _VERSION:
@@ -282,7 +278,7 @@ class ViewerIndex:
         Raises:
             InvalidValueError: the query is wrong, writes, or takes too long.
         """
-        return await self._run(lambda database: _run_query(database, sql))
+        return await self._run(lambda database: run_query(database, sql))
 
 
 def _read_changed(transaction: Transaction, place: tuple[int, str]) -> list[SessionRecord]:
@@ -326,63 +322,6 @@ def _conditions(filters: Filters) -> tuple[list[str], list[Any]]:
     if filters.only_losses:
         add("losses > 0")
     return conditions, values
-
-
-_ALLOWED = frozenset(
-    (
-        sqlite3.SQLITE_SELECT,
-        sqlite3.SQLITE_READ,
-        sqlite3.SQLITE_FUNCTION,
-        sqlite3.SQLITE_RECURSIVE,
-    )
-)
-_FORBIDDEN_FUNCTIONS = frozenset(
-    {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"}
-)
-
-
-def _authorize(action: int, first: str | None, second: str | None, *_: object) -> int:
-    if action not in _ALLOWED:
-        return sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_FUNCTION and (second or first or "") in _FORBIDDEN_FUNCTIONS:
-        return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_OK
-
-
-def _run_query(
-    database: sqlite3.Connection, sql: str
-) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    looks = 0
-
-    def is_too_long() -> bool:
-        nonlocal looks
-        looks += 1
-        return looks > _MAX_SQL_LOOKS
-
-    database.set_authorizer(_authorize)
-    database.set_progress_handler(is_too_long, _SQL_STEPS)
-    # A value of a gigabyte can be made in one step.
-    limit = database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000)
-    try:
-        cursor = database.execute(sql)
-        rows, size = list[Any](), 0
-        for row in islice(cursor, _MAX_SQL_ROWS + 1):
-            rows.append(row)
-            size += sum(len(value) for value in row if isinstance(value, str | bytes))
-            if size > _MAX_SQL_BYTES:  # a thousand rows of values of a megabyte
-                raise InvalidValueError(f"the result has more than {_MAX_SQL_BYTES:,} bytes")
-        names = [column[0] for column in cursor.description or ()]
-        cursor.close()
-    except sqlite3.OperationalError as error:
-        reason = "the query takes too long" if str(error) == "interrupted" else str(error)
-        raise InvalidValueError(reason) from None
-    except (sqlite3.Error, sqlite3.Warning) as error:
-        raise InvalidValueError(f"only one query that reads is run: {error}") from None
-    finally:
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limit)
-        database.set_progress_handler(None, 0)
-        database.set_authorizer(None)
-    return names, [tuple(row) for row in rows[:_MAX_SQL_ROWS]], len(rows) > _MAX_SQL_ROWS
 
 
 def usd(pico: int) -> Decimal:

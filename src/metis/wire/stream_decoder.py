@@ -148,6 +148,8 @@ class BaseStreamDecoder(ABC):
                 self._meter.add_events(events)
         except ResponseLimitError as error:
             self._end_at_limit(error, events)
+        except RecursionError:
+            self._end_too_deep(events)
         return events
 
     def finish(self) -> list[StreamEvent]:
@@ -161,6 +163,8 @@ class BaseStreamDecoder(ABC):
                 self._end_early(events)
         except ResponseLimitError as error:
             self._end_at_limit(error, events)
+        except RecursionError:
+            self._end_too_deep(events)
         return events
 
     def fail(self, error: ProviderError) -> list[StreamEvent]:
@@ -170,6 +174,16 @@ class BaseStreamDecoder(ABC):
             self._meter.remove_limits()
             self._fail(error, events)
         return events
+
+    def _end_too_deep(self, events: list[StreamEvent]) -> None:
+        """End a stream whose values are nested deeper than functions of Python can call others."""
+        error = NetworkError("the stream contains data that is nested too deeply")
+        self._meter.lift()
+        try:
+            if self._end is None:
+                self._fail(error, events)
+        except RecursionError:
+            raise error from None  # the message cannot be built either
 
     def _end_at_limit(self, error: ResponseLimitError, events: list[StreamEvent]) -> None:
         # Building the partial message counts its blocks again, which would raise a second error.

@@ -84,7 +84,9 @@ class _Widening:
         while (reference := split_reference(schema)) is not None:
             name, schema = reference
             target = self._walk.resolve(name)
-            if not is_schema(target) or name in open_references:
+            # A chain of references costs its square, because each is compared with those before.
+            is_visited = name in open_references or not self._walk.visit(depth + 1)
+            if not is_schema(target) or is_visited:
                 schema.setdefault("description", f"(like {name.rpartition('/')[2]})")
                 break
             open_references, depth = (*open_references, name), depth + 1

@@ -16,6 +16,7 @@ from metis.canonical.errors import InvalidValueError, StoreCorruptError
 from metis.canonical.message import Message, Role
 from metis.interchange.conversion import ConversionContext
 from metis.interchange.gpt2099.turns import SYSTEM, with_cache_mark
+from metis.interchange.source import open_regular
 from metis.projection.media import sniff_media_type
 from metis.wire.call import RequestContext
 
@@ -181,7 +182,7 @@ def _archive_type(data: bytes) -> str:
 
 def _read(file: Path, max_bytes: int) -> bytes:
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             # One byte more than allowed shows that a file is too large, without reading all of it.
             data = opened.read(max_bytes + 1)
     except OSError as error:

@@ -20,6 +20,7 @@ from metis.canonical.errors import ForeignDocumentError
 from metis.canonical.message import Message, Role
 from metis.interchange.format import LoadedDocument, entry_of
 from metis.interchange.klaude.history import KlaudeHistory
+from metis.interchange.source import open_regular
 from metis.projection.loss import Change, Loss
 from metis.store.entries import AnyEntry, MessageEntry, UnknownEntry
 from metis.wire.call import RequestContext
@@ -85,8 +86,8 @@ def read_meta(directory: Path) -> Wire:
 
 
 def _read(path: Path) -> bytes:
-    with suppress(FileNotFoundError):
-        return path.read_bytes()
+    with suppress(FileNotFoundError), open_regular(path) as file:
+        return file.read()
     return b""
 
 

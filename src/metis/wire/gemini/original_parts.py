@@ -110,15 +110,25 @@ def original_parts(original: list[Any], parts: list[Any], *, is_model: bool) -> 
 
 def _are_equal(encoded: Any, wire: Any) -> bool:
     """Whether two JSON values are equal; unlike in Python, `1`, `1.0` and `true` differ."""
-    if isinstance(encoded, Raw):
-        encoded = _read(encoded)
-    if isinstance(encoded, list) and isinstance(wire, list):
-        first, second = cast("list[Any]", encoded), cast("list[Any]", wire)
-        return len(first) == len(second) and all(map(_are_equal, first, second))
-    if isinstance(encoded, dict) and isinstance(wire, dict):
-        one, other = cast("Wire", encoded), cast("Wire", wire)
-        return one.keys() == other.keys() and all(_are_equal(one[k], other[k]) for k in one)
-    return type(cast("object", encoded)) is type(cast("object", wire)) and encoded == wire
+    # A list instead of calls: a provider may nest values deeper than Python calls functions.
+    pending: list[tuple[Any, Any]] = [(encoded, wire)]
+    while pending:
+        first, second = pending.pop()
+        if isinstance(first, Raw):
+            first = _read(first)
+        if isinstance(first, list) and isinstance(second, list):
+            items, others = cast("list[Any]", first), cast("list[Any]", second)
+            if len(items) != len(others):
+                return False
+            pending += zip(items, others, strict=True)
+        elif isinstance(first, dict) and isinstance(second, dict):
+            one, other = cast("Wire", first), cast("Wire", second)
+            if one.keys() != other.keys():
+                return False
+            pending += ((one[key], other[key]) for key in one)
+        elif type(cast("object", first)) is not type(cast("object", second)) or first != second:
+            return False
+    return True
 
 
 def joined_candidate(pieces: Sequence[Wire]) -> Wire:

@@ -61,10 +61,18 @@ write_json = msgspec.json.Encoder(order="deterministic").encode
 
 def is_empty(value: Any) -> bool:
     """Whether a value is null, an empty string or list, or an object of such values and zeros."""
-    if isinstance(value, dict):
+    if not isinstance(value, dict):
+        return value is None or value in ("", [])
+    # A list instead of calls: a provider may nest objects deeper than Python calls functions.
+    pending: list[Any] = [*cast("Wire", value).values()]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            pending += cast("Wire", part).values()
         # Some hosts send an unused object with empty texts and zeros in place of null.
-        return all(part == 0 or is_empty(part) for part in cast("Wire", value).values())
-    return value is None or value in ("", [])
+        elif not (part is None or part == 0 or part in ("", [])):
+            return False
+    return True
 
 
 def opaque_block(wire: Any, kind: object = None, issuer: str = PROTOCOL) -> OpaqueBlock:
