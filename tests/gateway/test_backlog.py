@@ -138,6 +138,29 @@ async def test_exchanges_wait_in_files_while_the_gateway_is_busy(
     assert await stored_texts(store, sent[-1]) == ["29", "yes"]
 
 
+async def test_exchanges_are_durable_while_the_store_is_slow(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_exchanges, released = store.add_exchanges, asyncio.Event()
+
+    async def add_slowly(jobs: Any) -> None:
+        await released.wait()
+        await add_exchanges(jobs)
+
+    monkeypatch.setattr(store, "add_exchanges", add_slowly)
+    recorder = Recorder(store, Models(), waiting=waiting(tmp_path / "spool"))
+    await recorder.start()
+    exchange = await Client(recorder).send([user("one")], assistant("two"))
+    async with asyncio.timeout(60):
+        while not recorder.metrics()["backlog_bytes"]:  # noqa: ASYNC110 - a counter
+            await asyncio.sleep(0.01)
+    assert await store.exchange(exchange.id) is None
+    released.set()
+    await recorder.close()
+    assert await stored_texts(store, exchange) == ["one", "two"]
+    assert not list((tmp_path / "spool").iterdir())
+
+
 def test_exchanges_cannot_wait_for_ever(tmp_path: Path) -> None:
     queue = waiting(tmp_path / "spool", max_waiting=4)
     exchange = Exchange(client_protocol="openai_chat", client_adapter="openai", path="/")

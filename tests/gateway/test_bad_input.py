@@ -266,6 +266,79 @@ async def test_workers_end_with_the_process_that_started_them(tmp_path: Path) ->
             await client.get(f"{url}/readyz")
 
 
+@pytest.mark.row("M-021")
+@pytest.mark.slow
+async def test_a_killed_process_loses_nothing_that_was_answered_before(tmp_path: Path) -> None:
+    """After a kill in the middle of a load, the next process stores what was answered earlier."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "METIS_HOME": str(tmp_path),
+        "OPENAI_API_KEY": "sk-test",
+    }
+    command = [sys.executable, "-m", "metis", "serve", "--port", "0"]
+    command += ["--store", f"sqlite:///{tmp_path}/x.db"]
+    answered: list[str] = []
+
+    async def send(client: aiohttp.ClientSession, url: str, name: int) -> None:
+        path, body = CLIENTS["chat"]
+        while True:
+            # An equal question would be a retry, which is stored together with the first.
+            question = f"{name}: question {len(answered)}"
+            messages = [{"role": "user", "content": question}]
+            with suppress(aiohttp.ClientError):
+                async with client.post(
+                    url + path, json={**body, "model": "gpt-4o", "messages": messages}
+                ) as response:
+                    await response.read()
+                    answered.append(response.headers["x-metis-request-id"])
+                    continue
+            return  # the process was killed
+
+    async with serve(upstream := Upstream(reply_chat)), aiohttp.ClientSession() as client:
+        environment["OPENAI_BASE_URL"] = upstream.url
+        server, url = await started(command, environment)
+        try:
+            await until_ready(client, url)
+            senders = [asyncio.ensure_future(send(client, url, name)) for name in range(16)]
+            async with asyncio.timeout(60):
+                while len(answered) < 50:  # noqa: ASYNC110 - a list has no event
+                    await asyncio.sleep(0.01)
+            earlier = list(answered)
+            await asyncio.sleep(2)  # durable within one second
+            server.kill()
+            await asyncio.gather(*senders)
+        finally:
+            server.kill()
+            await asyncio.to_thread(server.communicate, None, 60)
+        assert len(answered) > len(earlier), "the load had ended before the kill"
+        server, url = await started(command, environment)
+        try:
+            await until_ready(client, url)
+            for request_id in earlier:
+                for _ in range(300):
+                    async with client.get(f"{url}/metis/requests/{request_id}") as response:
+                        if response.status == 200:
+                            break
+                    await asyncio.sleep(0.1)
+                else:
+                    raise AssertionError(f"{earlier.index(request_id)} of {len(earlier)} is lost")
+        finally:
+            server.terminate()
+            await asyncio.to_thread(server.communicate, None, 60)
+    assert not list((tmp_path / "spool").glob("*.backlog"))
+
+
+async def started(
+    command: list[str], environment: dict[str, str]
+) -> tuple["subprocess.Popen[str]", str]:
+    """Start a gateway, and return its address."""
+    server = subprocess.Popen(  # noqa: ASYNC220, S603 - our own program, which starts at once
+        command, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    return server, (await asyncio.to_thread(server.stdout.readline)).split()[-1]
+
+
 async def until_ready(client: aiohttp.ClientSession, url: str) -> None:
     for _ in range(200):
         with suppress(OSError):

@@ -31,7 +31,7 @@ RECENT = 1024
 RECENT_BYTES = 8 * 1024 * 1024
 """How many exchanges, and bytes of them, are held for look-ups without a store."""
 SAVE_AFTER_S = 0.4
-"""After so long an exchange that is only in memory is saved: durable within a second."""
+"""How often exchanges that are only in memory are saved: they are durable within a second."""
 _RETRY_S = 10.0
 """How long exchanges wait in memory, within its bounds, after a file could not be written."""
 _OBJECT_BYTES = 3000
@@ -145,16 +145,15 @@ class WaitingExchanges:
         self._queue.extendleft(reversed(adopted))
         self._count += len(adopted)
 
-    def save(self, before: float | None = None) -> None:
-        """Save what is only in memory, and came before a moment, in the files of the backlog."""
+    def save(self) -> None:
+        """Save what is only in memory in the files of the backlog, also what is being stored."""
         unsaved, backlog = self._unsaved, self._backlog
-        while unsaved and (unsaved[0].is_taken or backlog is None):
-            unsaved.popleft()
-        if backlog is None or not unsaved or (before is not None and unsaved[0].since > before):
+        batch = [(one, one.exchange) for one in unsaved if one.exchange is not None]
+        if backlog is None or not batch:
+            unsaved.clear()
             return
         if not self._can_save:
             return
-        batch = [(one, one.exchange) for one in unsaved if not one.is_taken and one.exchange]
         try:
             places = backlog.save([exchange for _, exchange in batch])
         except OSError as error:
@@ -162,13 +161,16 @@ class WaitingExchanges:
             self._unsavable_until = time.monotonic() + _RETRY_S
             return
         for (waiting, _), place in zip(batch, places, strict=True):
-            waiting.exchange, waiting.place = None, place
-            self._bytes -= waiting.size
+            waiting.place = place
+            if not waiting.is_taken:
+                waiting.exchange = None
+                self._bytes -= waiting.size
         unsaved.clear()
 
-    def save_old(self) -> None:
-        """Save what has been in memory for too long."""
-        self.save(time.monotonic() - SAVE_AFTER_S)
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether exchanges may be in memory only."""
+        return bool(self._unsaved)
 
     def can_wait(self, seconds: float) -> bool:
         """Whether all may wait longer: none has waited so long, and there is room for more."""

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
+from functools import cached_property
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -125,7 +126,7 @@ class Response:
         self.content = Body(connection)
         self._connection: _Connection | None = connection
 
-    @property
+    @cached_property
     def headers(self) -> Mapping[str, str]:
         """The headers, by their names in lower case."""
         return {

@@ -41,7 +41,13 @@ from metis.gateway.client_sessions import (
 )
 from metis.gateway.exchange import Exchange, Tenant
 from metis.gateway.exchange_plans import Draft, ExchangePlans
-from metis.gateway.exchange_queue import Accepted, RecentExchanges, Waiting, WaitingExchanges
+from metis.gateway.exchange_queue import (
+    SAVE_AFTER_S,
+    Accepted,
+    RecentExchanges,
+    Waiting,
+    WaitingExchanges,
+)
 from metis.gateway.placement import PlannedExchange, name_session, resolve, spooled_entries
 from metis.gateway.stored_exchange import Priced, call_event, exchange_record, wire_body
 from metis.session.events import Trace
@@ -118,6 +124,7 @@ class Recorder:
         self._is_closing = False
         self._last_call_s = 0.0
         """When the last call began or ended."""
+        self._save_timer: asyncio.TimerHandle | None = None
         self._counts = dict.fromkeys(
             (
                 *("recorded", "stored", "shed_messages", "dropped", "spooled"),
@@ -145,6 +152,8 @@ class Recorder:
         if self._task is not None:
             await self._task
             self._task = None
+        if self._save_timer is not None:
+            self._save_timer.cancel()
         self._waiting.close()
         if self.bus is not None:
             await self.bus.close()
@@ -254,6 +263,19 @@ class Recorder:
         if accepted is Accepted.BRIEF:
             self._counts["shed_messages"] += 1
         self._wake.set()
+        if self._save_timer is None and self._task is not None:
+            self._save_later()
+
+    def _save_later(self) -> None:
+        """Save what is only in memory after a while, also while the task waits for the store."""
+        loop = asyncio.get_running_loop()
+        self._save_timer = loop.call_later(SAVE_AFTER_S, self._save)
+
+    def _save(self) -> None:
+        self._save_timer = None
+        self._waiting.save()
+        if self._waiting.has_unsaved:
+            self._save_later()
 
     async def lookup(self, request_id: str, tenant: Tenant) -> dict[str, Any] | None:
         """Return the record of an exchange as JSON values; None if the tenant has none."""
@@ -302,7 +324,6 @@ class Recorder:
             is_due = time.monotonic() - self._planned_since > _MAX_PLANNED_S
             if is_due or self._is_batch_full:
                 await self._store_planned()
-            self._waiting.save_old()
             used = time.perf_counter() - start
             await asyncio.sleep(0)
             # What a whole turn of the loop took beside this task is what it does for answers.
@@ -313,7 +334,6 @@ class Recorder:
             elif is_busy:
                 await asyncio.sleep(max(0.0, _BUSY_PAUSE * used - turn))
         await self._store_planned()
-        self._waiting.save_old()
 
     async def _plan_next(self) -> None:
         """Plan the exchanges that have waited longest, a few together."""
@@ -399,7 +419,6 @@ class Recorder:
                 await self._spool(batch, error)
                 if self._is_closing:
                     return
-                self._waiting.save_old()
                 await asyncio.sleep(_RETRY_S)
                 continue
             except MetisError:
