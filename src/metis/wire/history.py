@@ -135,7 +135,7 @@ class HistoryEncoder(ABC):
     """
 
     wire_id_prefix: ClassVar[str] = ""
-    """The start of wire ids that are derived from ours."""
+    """The prefix of wire ids that are derived from tool_use_ids."""
     _shared: ClassVar[tuple[str, ...]] = ()
     """The attributes that a subclass shares with its copies, and therefore never changes in place.
 

@@ -1,4 +1,4 @@
-"""The original form of a message: how its wire message differs from the one that we would encode.
+"""The original form of a message: how its wire message differs from the default encoding.
 
 The canonical form contains the meaning of a message; different JSON can have the same meaning. To
 send the provider exactly its own JSON again, the difference is stored in the metadata of the
@@ -82,7 +82,7 @@ def original_blocks(
 
 
 def _with_call_id(block: ContentBlock, call_ids: Mapping[str, str]) -> ContentBlock:
-    """Return a block with our id of its call in place of the wire id."""
+    """Return a block with the tool_use_id of its call in place of the wire id."""
     if isinstance(block, ToolUseBlock):
         return replace(block, id=call_ids.get(block.id, block.id))
     if isinstance(block, ToolResultBlock):

@@ -207,27 +207,27 @@ class BlockStreamEncoder(BaseStreamEncoder):
             return b""
         encoded = self._encode_start(event) + self._close_block()
         if index in self._started_blocks and type(event) is not ToolUseStart:
-            # Another block came in between: a second start would begin a second block.
+            # The block was interrupted by another one: a second start would be a second block.
             return encoded
         self._started_blocks.add(index)
         self._open_index, self._citation_count = index, 0
         return encoded + self._encode_block_start(index, block) if block else encoded
 
     def _close_block(self) -> bytes:
-        """Close the open block, unless it is a call that goes on beside the next one."""
+        """Close the open block, unless it is a call without an end event, which stays open."""
         index, self._open_index = self._open_index, None
         if index is None or index in self._open_calls:
             return b""
         return self._encode_block_stop(index)
 
     def _close_all(self) -> bytes:
-        """Close every block, calls that never ended included."""
+        """Close all blocks, including calls without an end event."""
         closed = self._close_block() + b"".join(map(self._encode_block_stop, self._open_calls))
         self._open_calls.clear()
         return closed
 
     def _open_call(self, event: ToolUseStart, block: Wire) -> bytes:
-        """Open the block of a call; an empty `block` needs no start."""
+        """Open the block of a call; an empty `block` has no start event."""
         opened = self._open_block(event, block)
         self._open_calls[event.content_block_index] = False
         return opened

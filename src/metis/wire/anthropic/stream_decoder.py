@@ -101,10 +101,10 @@ class _PartialBlock:
                 self.wire[key] = value
 
     def add_input_keys(self, keys: Wire) -> None:
-        """Add what a delta has beside arguments; texts grow, as those of the block do."""
+        """Add the other keys of a delta of arguments: strings are appended, others replaced."""
         for key, value in keys.items():
-            old = maybe_text(self.input_keys.get(key)) or ""
-            self.input_keys[key] = old + value if isinstance(value, str) else value
+            text = maybe_text(self.input_keys.get(key)) or ""
+            self.input_keys[key] = text + value if isinstance(value, str) else value
 
     def _list(self, key: str) -> list[Any]:
         """Return the list of a key, which may be extended in place."""
@@ -272,7 +272,7 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         form: Wire | None,
         events: list[StreamEvent],
     ) -> bool:
-        """Add a delta of a block with arguments; return whether it is done with that."""
+        """Add the arguments of a delta; return False if it is not a delta of arguments."""
         if form is not None:
             block.add_input_keys(form["delta"])
         text = maybe_text(delta.get("partial_json"))

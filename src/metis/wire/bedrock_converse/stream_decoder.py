@@ -91,9 +91,9 @@ class _PartialBlock:
         self.sealed: list[str] = []
         self.signatures: list[str] = []
         self.inner: Wire = {}
-        """Other keys that deltas have beside those of their kind."""
+        """The inner keys of deltas that have no field in our events."""
         self.other: Wire = {}
-        """Deltas of no kind that is known."""
+        """Deltas of unknown kinds."""
         self.tool_use_id = ""
 
     def add(self, delta: Wire) -> None:
@@ -107,7 +107,7 @@ class _PartialBlock:
                 case "toolUse", dict():
                     call = maybe_object(value)
                     self.arguments += filter(None, (maybe_text(call.get("input")),))
-                    self.inner |= {name: each for name, each in call.items() if name != "input"}
+                    self.inner |= {name: item for name, item in call.items() if name != "input"}
                 case "reasoningContent", dict():
                     self._add_thinking(maybe_object(value))
                 case "toolResult", list():
@@ -117,7 +117,7 @@ class _PartialBlock:
                 case _ if key not in _KINDS:
                     self.other[key] = value
                 case _:
-                    pass  # a value of another type says nothing of a block of this kind
+                    pass  # a known key with a value of a wrong type
 
     def _add_thinking(self, delta: Wire) -> None:
         # Text, signature and redacted content may be in separate deltas or in one (T42).
@@ -352,7 +352,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
     def _on_block_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
         index = _index(wire)
         if index not in self._open and self._open:
-            return  # of no block: the open one goes on
+            return  # the stop of an unknown block does not end the open one
         if index not in self._open:
             # AWS sends only a stop event for an empty text block (T39).
             block = self._start_block(index, "text", {}, events)

@@ -97,7 +97,7 @@ class ConverseStreamEncoder(BlockStreamEncoder):
         return encoded + super()._tool_end(event)
 
     def _original_delta(self, form: Mapping[str, Any] | None) -> Wire:
-        """Return what the provider has written into deltas beside what events carry."""
+        """Return the keys of the provider's deltas that have no field in our events."""
         return {} if form is None or not self._is_native else dict(form)
 
     def _block(self, event: BlockAdded) -> bytes:
@@ -181,11 +181,11 @@ class ConverseStreamEncoder(BlockStreamEncoder):
 
 
 def _without_text(wire: Wire) -> Wire:
-    """Return what a block has beside text and signature, which deltas have said already."""
+    """Return a block without text and signature, which earlier deltas contain."""
     reasoning = maybe_object(wire.get("reasoningContent"))
     inner = {key: value for key, value in reasoning.items() if key != "reasoningText"}
-    rest = {key: value for key, value in wire.items() if key not in _DELTA_KEYS}
-    return {"reasoningContent": inner, **rest} if inner else rest
+    other_keys = {key: value for key, value in wire.items() if key not in _DELTA_KEYS}
+    return {"reasoningContent": inner, **other_keys} if inner else other_keys
 
 
 def _encode_alone(block: ContentBlock) -> Wire:

@@ -152,7 +152,7 @@ class OllamaHistoryEncoder(HistoryEncoder):
         if result is None:
             return ChatMessage(role="tool", content=join_paragraphs(message.content))
         form = original_form_of(message, PROTOCOL)
-        if form.get("is_spelled"):  # the client's keys differ from those that we would write
+        if form.get("is_spelled"):  # the client's keys differ from the default ones
             keys: Mapping[str, str] = form.get("result") or {}
         else:
             _, name = self._calls.get(result.tool_use_id, (0, ""))

@@ -63,7 +63,7 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         text = event.text
         if not text:
             return b""
-        # Ollama itself joins the texts around thinking as they are.
+        # A plain response of Ollama joins the texts around thinking without a separator.
         if self._has_text and not self._follows_text and not self._is_native:
             text = PARAGRAPH + text
         self._has_text = self._follows_text = True

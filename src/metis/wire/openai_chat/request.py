@@ -197,9 +197,9 @@ def with_exact_form(
 
 
 def _is_plain_response(wire: Wire, content: _Content, form: Mapping[str, Any]) -> bool:
-    """Whether a response is a text, perhaps with calls, that encoding its blocks gives again.
+    """Whether encoding the blocks of a response, a text and calls, certainly gives the same JSON.
 
-    Nearly every one is, and encoding it to see that takes a fifth of the time of decoding it.
+    A fast path for nearly all responses: encoding takes a fifth of the time of decoding.
     """
     text, calls = wire.get("content"), wire.get("tool_calls")
     if type(text) is not str or not text or wire.get("role") != "assistant":
@@ -211,7 +211,7 @@ def _is_plain_response(wire: Wire, content: _Content, form: Mapping[str, Any]) -
     first, *others = content
     if type(first) is not TextBlock or first.citations or first.text != text:
         return False
-    # A call without an id, or one that is no function, is written differently.
+    # A call without an id, or of another type than a function, is encoded differently.
     return len(others) == len(calls or ()) == sum(map(bool, form["ids"].values())) and all(
         type(block) is ToolUseBlock for block in others
     )

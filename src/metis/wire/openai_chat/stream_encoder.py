@@ -37,7 +37,7 @@ _CHUNK = "chat.completion.chunk"
 _CONTENT_KEYS = frozenset(
     {"content", "refusal", "tool_calls", "function_call", "audio", DETAILS_KEY, *TEXT_KEYS}
 )
-"""The keys of a message of which a delta without a value says nothing."""
+"""The keys of a message that a delta leaves out if they have no value."""
 _THINKING_KEYS = {"reasoning_content": ""}
 """The key for thinking of other protocols, with an empty text as its form."""
 
