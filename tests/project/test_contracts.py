@@ -53,7 +53,9 @@ def test_only_codecs_and_adapters_read_provider_raw() -> None:
     found = {
         str(path.relative_to(SOURCE))
         for path in modules()
-        if "provider_raw" in names_used(path) and path.relative_to(SOURCE).parts[0] not in CODECS
+        if path.relative_to(SOURCE).parts[0] not in CODECS
+        # The text is searched first, because parsing every module takes seconds.
+        if "provider_raw" in path.read_text() and "provider_raw" in names_used(path)
     }
     assert found == OWNERS
 

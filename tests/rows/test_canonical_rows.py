@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,6 +56,7 @@ SDKS = {"anthropic", "google", "openai", "ollama"}
 CONTEXT = RequestContext(session_id="sess_42")
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Return the full names of what a module imports."""
     found: set[str] = set()

@@ -12,7 +12,6 @@ digests of content as the client sees both; a caller with several tenants stores
 import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, compress
 from typing import Final
 
 import msgspec
@@ -120,14 +119,16 @@ class ClientSeals:
 
     def open_all(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return a client's messages with the original blocks in place of envelopes."""
-        # This runs for every message of every request, and nearly none has an envelope: the blocks
-        # of thinking are selected without a step of Python for each block.
-        blocks = list(chain.from_iterable([message.content for message in messages]))
-        thinking = compress(blocks, map(_THINKING_TYPES.__contains__, map(type, blocks)))
+        # This runs for every message of every request, and nearly none has an envelope.
         is_scoped = self._scoped is not None
-        if not any(is_scoped or is_envelope(value_of(block)) for block in thinking):
-            return tuple(messages)
-        return tuple([self._open(message) for message in messages])
+        for message in messages:
+            if message.role is _ASSISTANT:
+                for block in message.content:
+                    if type(block) not in _THINKING_TYPES:
+                        continue
+                    if is_scoped or is_envelope(value_of(block)):
+                        return tuple([self._open(message) for message in messages])
+        return tuple(messages)
 
     def _open(self, message: Message) -> Message:
         if message.role is not _ASSISTANT:

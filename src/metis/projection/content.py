@@ -31,7 +31,7 @@ def result_of(message: Message) -> ToolResultBlock | None:
 
 def are_identical(first: Sequence[object], second: Sequence[object]) -> bool:
     """Whether two sequences contain the same objects, so that nothing has changed."""
-    return len(first) == len(second) and all(map(is_, first, second))
+    return first is second or (len(first) == len(second) and all(map(is_, first, second)))
 
 
 def fail_if_critical(block: ContentBlock, message: Message, path: str, reason: str) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -37,8 +36,6 @@ from metis.projection.tool_calls import (
     project_calls,
     repair_exchanges,
 )
-
-_hints = attrgetter("metadata.hints")
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
@@ -91,7 +88,10 @@ def project_by_rules(
 
 def has_marks(messages: Sequence[Message]) -> bool:
     """Whether a message has a cache hint."""
-    return any(map(_hints, messages))
+    for message in messages:  # noqa: SIM110 - half the time of `any`, for every request
+        if message.metadata.hints:
+            return True
+    return False
 
 
 def are_native(messages: Sequence[Message], target: Target) -> bool:

@@ -200,7 +200,7 @@ def _check_completeness(
     Raises:
         StoreCorruptError: one is missing.
     """
-    present = set(map(_by_id, messages))
+    present = {message.id for message in messages}
     present.update(entry_key(row[0]) for row in journal if row[1] is None)
     if not digests.keys() <= present:
         missing = sorted(digests.keys() - present)

@@ -207,6 +207,8 @@ class WaitingCalls:
         """
         if self._queues is None:
             oldest = next(iter(self._calls), None)
+            if oldest is not None and wire_id and self._calls[oldest].wire_id == wire_id:
+                return self._calls.pop(oldest), True  # as nearly always: results come in order
             tool_use_id = self._find(wire_id, name)
         else:
             oldest = self._first(self._queues, ("all", None))

@@ -140,10 +140,13 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
         if isinstance(content, str):
             self._drafts.append((role, (_make_text(content),), self._plain_metadata))
             return
+        if role is not _USER:  # only messages of the user are split at their results
+            self._add_parts(role, content, is_joined=False)
+            return
         group: list[Part] = []
         is_joined = False
         for part in content:
-            if type(part) is ToolResultPart and role is _USER:
+            if type(part) is ToolResultPart:
                 if group:
                     self._add_parts(role, group, is_joined=is_joined)
                     group, is_joined = [], True
@@ -154,7 +157,7 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
         if group or not is_joined:
             self._add_parts(role, group, is_joined=is_joined)
 
-    def _add_parts(self, role: Role, parts: list[Part], *, is_joined: bool) -> None:
+    def _add_parts(self, role: Role, parts: Sequence[Part], *, is_joined: bool) -> None:
         """Add the parts of one canonical message that are not tool results."""
         content: list[ContentBlock] = []
         form: dict[str, Any] = {"joined": True} if is_joined else {}
