@@ -93,7 +93,10 @@ async def test_reading_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 1_000_000)
     text = result_text(await run_one(ReadFile, tool_context(tmp_path), path="long"))
     assert len(text) < 201_000
-    assert "is cut here" in text
+    assert text.endswith("x\n[line 1 is cut here: it is too long to be shown]")
+    (tmp_path / "long").write_bytes(b"one\ntwo\n" + b"x" * 1_000_000)
+    text = result_text(await run_one(ReadFile, tool_context(tmp_path), path="long", offset=2))
+    assert text.endswith("x\n[line 3 is cut here: it is too long to be shown]")
 
 
 async def test_images_and_documents_are_returned_and_other_bytes_refused(tmp_path: Path) -> None:

@@ -268,6 +268,22 @@ async def test_cancel_event_aborts_running_and_waiting_calls() -> None:
     assert all(validate(message) == [] for message in answers)
 
 
+async def test_no_call_of_a_cancelled_turn_is_run() -> None:
+    runs: list[object] = []
+
+    async def note(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
+        runs.append(arguments)
+        return text_output("done")
+
+    turn = tool_context()
+    turn.cancel.set()
+    dispatcher = permissive_dispatcher(tool_factory("note", note))
+    (message,) = await dispatcher.run([tool_call("note")], turn)
+    assert runs == []
+    assert message.metadata.outcome is not None
+    assert message.metadata.outcome.status is OutcomeStatus.ABORTED
+
+
 async def test_cooperative_tool_may_return_partial_result() -> None:
     async def polite(_: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         await context.cancel.wait()

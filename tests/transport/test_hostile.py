@@ -523,5 +523,4 @@ def test_key_is_concealed_in_both_alphabets_of_base64(before: str) -> None:
         echo = encode(f"{before}{key}".encode()).decode().rstrip("=")
         shown = without_key(f"a {echo} b", key)
         # The ends depend on the bytes around the key.
-        assert echo[4:-4] not in shown
-        assert len(shown) < len(echo)
+        assert_concealed(echo[4:-4], shown)
