@@ -4,30 +4,53 @@ Requests of clients are decoded, and responses are encoded as the provider would
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from metis.adapters.client_features import client_betas
 from metis.adapters.codecs import CODECS, AwsFrameEncoder, body_bytes
 from metis.adapters.declared_tools import response_context
+from metis.adapters.hosts import find_profile
 from metis.adapters.profile import Profile
 from metis.adapters.response_encoder import (
     ClientStreamEncoder,
-    error_for_client,
     log_losses,
     report_seals,
     response_for_client,
 )
 from metis.adapters.seals import ClientSeals, restore_seals, seal_keys
 from metis.adapters.think_tags import ThinkTagEncoder, join_think_tags, split_think_tags
-from metis.canonical.errors import LimitError, ProviderError
+from metis.canonical.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    LimitError,
+    NetworkError,
+    OtherProviderError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+)
 from metis.canonical.message import Message
 from metis.projection import are_identical
 from metis.streaming import StreamEvent
 from metis.wire.call import CanonicalRequest, RequestContext, ServedResponse
 from metis.wire.codec import StreamEncoder
+from metis.wire.errors import NOT_FOUND
 from metis.wire.original_form import has_foreign_form
+
+_ERROR_CLASSES: Final[tuple[type[ProviderError], ...]] = (
+    RateLimitError,
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    NetworkError,
+    ServerError,
+)
+_OPENAI_PROTOCOLS: Final = ("openai_chat", "openai_responses")
+# The status of Anthropic for an overloaded server.
+_OVERLOADED: Final = 529
 
 
 class ClientSide:
@@ -153,3 +176,27 @@ class ClientSide:
         """Return a context that names the provider."""
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
+
+
+def error_for_client(error: ProviderError, profile: Profile) -> ProviderError:
+    """Return an error as a client of a provider can read it.
+
+    Of an error of another protocol only the class and the text are used: its types, codes and
+    request ids mean nothing to the client, whose retries depend on those of its own protocol.
+    """
+    issuer = find_profile((error.provider or "").replace("_", "-"))
+    protocol = error.provider if issuer is None else issuer.protocol
+    is_openai = protocol in _OPENAI_PROTOCOLS and profile.protocol in _OPENAI_PROTOCOLS
+    is_same = protocol == profile.protocol or is_openai
+    # Hosts of one protocol share its error types, but each reports a full context window with
+    # another text, which clients match.
+    is_worded = not isinstance(error, ContextOverflowError) or error.provider == profile.name
+    if protocol is None or (is_same and is_worded):
+        return error
+    kinds = (kind for kind in _ERROR_CLASSES if isinstance(error, kind))
+    is_missing = isinstance(error, InvalidRequestError) and error.status == NOT_FOUND
+    is_overload = isinstance(error, RateLimitError) and error.status == _OVERLOADED
+    # Clients retry an overloaded server sooner than after a rate limit.
+    status = error.status if is_missing or is_overload else None
+    kind = next(kinds, OtherProviderError)
+    return kind(error.text, status=status, retry_after_s=error.retry_after_s)

@@ -4,7 +4,7 @@
 that the caller requested and the provider does not support.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -27,11 +27,13 @@ from metis.adapters.thinking import ReasoningPlanner
 from metis.adapters.tool_options import (
     OptionLoss,
     check_server_tools,
+    foreign_losses,
     is_default,
     resolve_tool_mode,
     runs_code,
     search_keys,
     tool_losses,
+    unshared_keys,
     with_container,
     with_fitted_schemas,
     with_native_keys,
@@ -48,8 +50,6 @@ MAX_PLANS = 64
 """How many plans an adapter caches; the oldest is dropped first."""
 MAX_CLIENT_PLANS = 16
 """The same for options of clients: each plan holds the tools of an agent, up to some 100 kB."""
-_EMPTY_VALUES: tuple[Any, ...] = (None, "", [], {})
-"""Values with which an option has no effect, so that dropping it is no loss."""
 _FORCED_TOOLS = "forced_tools"
 """The name under which the catalogue lists models that cannot be forced to call a tool."""
 _FUNCTION_KEYS = {"name", "description", "parameters", "strict"}
@@ -301,7 +301,7 @@ class _PlanBuilder:
         self, options: AdapterOptions, tools: Sequence[ToolDefinition]
     ) -> AdapterOptions:
         protocol = self._profile.protocol
-        self._losses += _foreign_losses(options, protocol, tools, self._declared.kinds)
+        self._losses += foreign_losses(options, protocol, tools, self._declared.kinds)
         stated = options.native.get(protocol)
         if are_native_options(options, self._profile):
             return self._plan_native_options(options, stated or {}, has_tools=bool(tools))
@@ -445,7 +445,7 @@ class _PlanBuilder:
         supported = codec.common_keys - profile.unsupported_keys - refused
         shared = codec.shared_keys | codec.reasoning.decode(stated).keys
         shared |= codec.output.decode(stated).keys
-        for key in _unshared_keys(stated, shared | supported):
+        for key in unshared_keys(stated, shared | supported):
             reason = f"{key!r} of {origin} is not supported by {self._model.name} at {profile.name}"
             self._losses.append(OptionLoss(key, reason))
         handled = self._declared.kinds | {"strict"}
@@ -485,37 +485,3 @@ _CACHED_TOOLS = "the cached prefix has its own tools"
 def are_native_options(options: AdapterOptions, profile: Profile) -> bool:
     """Whether options come from the request of a client of this provider."""
     return options.origin == profile.name and profile.protocol in options.native
-
-
-def _foreign_losses(
-    options: AdapterOptions,
-    protocol: str,
-    tools: Sequence[ToolDefinition],
-    declared_kinds: frozenset[str],
-) -> Iterator[OptionLoss]:
-    # A key that a shared option covers is not lost: it is sent in the form of this protocol.
-    for other, keys in options.native.items():
-        if other == protocol:
-            continue
-        codec = CODECS.get(other)
-        shared = frozenset[str]()
-        if codec is not None:
-            shared = codec.shared_keys | codec.reasoning.decode(keys).keys
-            shared |= codec.output.decode(keys).keys
-        for key in _unshared_keys(keys, shared):
-            yield OptionLoss(key, f"the option {key!r} of {other} is not supported here")
-        yield from tool_losses(other, keys, tools, codec, handled=declared_kinds)
-
-
-def _unshared_keys(
-    keys: Mapping[str, Any], shared: frozenset[str], prefix: str = ""
-) -> Iterator[str]:
-    """Yield the paths of options that no shared option covers, inner keys with dots."""
-    for key, value in keys.items():
-        path = prefix + key
-        if value in _EMPTY_VALUES or path in shared:
-            continue
-        if isinstance(value, dict) and any(other.startswith(f"{path}.") for other in shared):
-            yield from _unshared_keys(maybe_object(value), shared, f"{path}.")
-        else:
-            yield path

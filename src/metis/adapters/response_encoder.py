@@ -21,16 +21,6 @@ from metis.canonical.blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from metis.canonical.errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidRequestError,
-    NetworkError,
-    OtherProviderError,
-    ProviderError,
-    RateLimitError,
-    ServerError,
-)
 from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason
 from metis.projection import Change, Loss, are_identical
@@ -45,7 +35,6 @@ from metis.streaming import (
 )
 from metis.wire.call import RequestContext
 from metis.wire.codec import StreamEncoder
-from metis.wire.errors import NOT_FOUND
 from metis.wire.original_form import has_foreign_form, original_form_of, without_original_form
 from metis.wire.seals import value_of
 
@@ -465,43 +454,6 @@ def report_seals(message: Message, profile: Profile, context: RequestContext) ->
         record = sealed_record(message, profile)
         if record is not None:
             context.on_seals(record)
-
-
-_ERROR_CLASSES: Final[tuple[type[ProviderError], ...]] = (
-    RateLimitError,
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidRequestError,
-    NetworkError,
-    ServerError,
-)
-_OPENAI_PROTOCOLS: Final = ("openai_chat", "openai_responses")
-# The status of Anthropic for an overloaded server.
-_OVERLOADED: Final = 529
-
-
-def error_for_client(error: ProviderError, profile: Profile) -> ProviderError:
-    """Return an error as a client of a provider can read it.
-
-    Of an error of another protocol only the class and the text are used: its types, codes and
-    request ids mean nothing to the client, whose retries depend on those of its own protocol.
-    """
-    issuer = find_profile((error.provider or "").replace("_", "-"))
-    protocol = error.provider if issuer is None else issuer.protocol
-    is_openai = protocol in _OPENAI_PROTOCOLS and profile.protocol in _OPENAI_PROTOCOLS
-    is_same = protocol == profile.protocol or is_openai
-    # Hosts of one protocol share its error types, but each reports a full context window with
-    # another text, which clients match.
-    is_worded = not isinstance(error, ContextOverflowError) or error.provider == profile.name
-    if protocol is None or (is_same and is_worded):
-        return error
-    kinds = (kind for kind in _ERROR_CLASSES if isinstance(error, kind))
-    is_missing = isinstance(error, InvalidRequestError) and error.status == NOT_FOUND
-    is_overload = isinstance(error, RateLimitError) and error.status == _OVERLOADED
-    # Clients retry an overloaded server sooner than after a rate limit.
-    status = error.status if is_missing or is_overload else None
-    kind = next(kinds, OtherProviderError)
-    return kind(error.text, status=status, retry_after_s=error.retry_after_s)
 
 
 def log_losses(losses: list[Loss]) -> None:

@@ -1,4 +1,4 @@
-"""Tools of a request, fitted to a provider: names, schemas, server tools, code containers."""
+"""Tools and native options of a request, fitted to a provider, and the losses of both."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metis.adapters.codecs import CODECS
 from metis.adapters.profile import Profile
 from metis.canonical.blocks import OpaqueBlock, ToolUseBlock
 from metis.canonical.errors import InvalidValueError
@@ -32,6 +33,10 @@ _MODES: Mapping[str, ToolMode] = {
 }
 """The tool modes of all providers, by their names: whether a model may, must or must not call."""
 _PLACEHOLDER_DESCRIPTION = "A tool that was used before and cannot be called now."
+
+
+_EMPTY_VALUES: tuple[Any, ...] = (None, "", [], {})
+"""Values with which an option has no effect, so that dropping it is no loss."""
 
 
 class OptionLoss(Struct, frozen=True):
@@ -84,6 +89,41 @@ def _wire_tool_losses(
         if key not in _DEFINITION_KEYS and key not in handled and is_meaningful(key, value):
             reason = f"{key!r} of the tool {name!r} exists at {origin} only"
             yield OptionLoss(f"{path}.{key}", reason)
+
+
+def foreign_losses(
+    options: AdapterOptions,
+    protocol: str,
+    tools: Sequence[ToolDefinition],
+    declared_kinds: frozenset[str],
+) -> Iterator[OptionLoss]:
+    """Yield a loss for each native option of another protocol that no shared option covers."""
+    # A key that a shared option covers is not lost: it is sent in the form of this protocol.
+    for other, keys in options.native.items():
+        if other == protocol:
+            continue
+        codec = CODECS.get(other)
+        shared = frozenset[str]()
+        if codec is not None:
+            shared = codec.shared_keys | codec.reasoning.decode(keys).keys
+            shared |= codec.output.decode(keys).keys
+        for key in unshared_keys(keys, shared):
+            yield OptionLoss(key, f"the option {key!r} of {other} is not supported here")
+        yield from tool_losses(other, keys, tools, codec, handled=declared_kinds)
+
+
+def unshared_keys(
+    keys: Mapping[str, Any], shared: frozenset[str], prefix: str = ""
+) -> Iterator[str]:
+    """Yield the paths of options that no shared option covers, inner keys with dots."""
+    for key, value in keys.items():
+        path = prefix + key
+        if value in _EMPTY_VALUES or path in shared:
+            continue
+        if isinstance(value, dict) and any(other.startswith(f"{path}.") for other in shared):
+            yield from unshared_keys(maybe_object(value), shared, f"{path}.")
+        else:
+            yield path
 
 
 def with_wire_names(

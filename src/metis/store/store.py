@@ -74,8 +74,6 @@ T = TypeVar("T")
 log = logging.getLogger("metis.store")
 
 _write_json = msgspec.json.Encoder(order="sorted").encode
-
-
 _AWAY = (StoreUnavailableError, StoreFullError, StoreLockedError)
 
 
@@ -188,10 +186,7 @@ class Store(StoreConnection):
         return await self._write(SaveJob(prepare_message(message)))
 
     async def record(self, entry: AnyEntry, *, spool: bool = False) -> AnyEntry:
-        """Append a journal entry that is not a message to its session.
-
-        With `spool`, it is saved in a local file if the database is unreachable (see `append_all`).
-        """
+        """Append a journal entry that is not a message; `append_all` describes `spool`."""
         try:
             return await self._write(RecordJob(entry))
         except _AWAY as error:
@@ -351,10 +346,7 @@ class Store(StoreConnection):
         await self._in_thread(lambda: self._database.backup(Path(target)))
 
     async def check(self) -> list[str]:
-        """Return the faults of the database, of messages and of calls.
-
-        If there are none, messages without a digest, such as those of an older version, get one.
-        """
+        """Return the faults of the database; if there are none, missing digests are added."""
         problems = await self._in_thread(self._database.check)
         try:
             result = await self.read(maintenance.find_problems)

@@ -55,6 +55,7 @@ from metis.transport.response import (
     raise_error,
     read_response,
     read_rest,
+    run_by_size,
     run_outside,
     timed,
 )
@@ -287,11 +288,7 @@ class Transport:
             attempt += 1
 
     async def _attempt(self, call: _Call, decoder: StreamDecoder) -> AsyncGenerator[StreamEvent]:
-        """Yield the events of one attempt.
-
-        Raises:
-            ProviderError: the attempt failed before an event that a user can see.
-        """
+        """Yield the events of one attempt; an error before a visible event is raised."""
         # Events are buffered until one is visible, because a retry starts the message again.
         buffered: list[StreamEvent] | None = []
         async with aclosing(self._events(call, decoder)) as events:
@@ -487,9 +484,7 @@ async def _decode(
     adapter: Adapter, body: bytes, context: RequestContext, response: "aiohttp.ClientResponse"
 ) -> Message:
     """Decode a plain response; a large one in a thread, so that other tasks can run."""
-    if len(body) > LARGE_BYTES:
-        return await run_outside(decode, adapter, body, context, response)
-    return decode(adapter, body, context, response)
+    return await run_by_size(len(body), decode, adapter, body, context, response)
 
 
 def environment_proxy(url: str) -> tuple[str | None, str | None]:
