@@ -7,6 +7,9 @@ from click.testing import CliRunner, Result
 
 from metis.cli.main import cli
 from metis.cli.text import cell_width
+from metis.gateway.backlog import Backlog
+from metis.gateway.exchange import Exchange
+from metis.settings import UserPaths
 
 
 def run(*arguments: str, stdin: bytes = b"") -> Result:
@@ -33,6 +36,15 @@ def test_doctor_reports_missing_parts_and_never_a_key(
     assert "openai: from $OPENAI_API_KEY" in keyed.stdout
     assert "groq: from" in keyed.stdout
     assert "secret" not in keyed.output
+    assert "not stored yet" not in keyed.stdout
+    (home / "spool").mkdir(exist_ok=True)
+    url = UserPaths.from_environment().store_url
+    backlog = Backlog(home / "spool", url)
+    exchange = Exchange(client_protocol="openai_chat", client_adapter="openai", path="/")
+    backlog.save([exchange])
+    assert "not stored yet" not in run("doctor").stdout, "its gateway still runs"
+    backlog.close()
+    assert "not stored yet" in run("doctor").stdout
     assert max(map(cell_width, keyed.stdout.splitlines())) <= 80
 
 

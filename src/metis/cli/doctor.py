@@ -22,10 +22,12 @@ from metis.cli.local_model import DOWNLOAD_MB, MODEL_NAME, check_weights, is_ins
 from metis.cli.local_servers import SERVER_NAMES, running_servers
 from metis.cli.output import echo
 from metis.cli.text import count, fold, screen_width, style
+from metis.gateway.backlog import left_bytes
 from metis.routing import RULES_PATH, RulesFile
 from metis.settings import LoadedSettings, UserPaths, load
 from metis.store import open as open_store
 from metis.store.connection import sqlite_path
+from metis.store.private_files import home_directory
 from metis.transport.keys import Keys
 from metis.version import SPEC_VERSION, __version__
 
@@ -173,9 +175,17 @@ async def _store(url: str) -> list[Finding]:
             sessions = count(len(await store.sessions(100_000)), "session")
             size = f", {sqlite_path(url).stat().st_size / 1e6:.1f} MB" if is_file else ""
             text = f"{store.name}: {sessions}, schema version {await store.version()}{size}"
-            return [Finding("good", text)]
+            return [Finding("good", text), *_unstored_exchanges(url)]
     except MetisError as error:
         return [Finding("bad", error_line(error))]
+
+
+def _unstored_exchanges(url: str) -> Iterator[Finding]:
+    """Yield a finding for exchanges of a gateway that was killed before it stored them."""
+    size = left_bytes(home_directory(os.environ) / "spool", url)
+    if size:
+        text = f"{size / 1e6:.1f} MB of exchanges of a gateway that ended are not stored yet"
+        yield Finding("absent", text, "the next `metis serve` stores them")
 
 
 def _directory() -> Iterator[Finding]:
