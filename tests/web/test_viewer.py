@@ -135,7 +135,7 @@ COUNTED = "with recursive n(i) as (select 1 union all select i+1 from n"
         ("pragma writable_schema = 1", "not authorized"),
         ("select load_extension('x')", "not authorized"),
         ("delete from conversations", "not"),
-        ("select 1; drop table x", "only one"),
+        ("select 1; drop table x", "single SELECT"),
     ],
 )
 async def test_a_query_of_the_user_is_bounded_and_changes_nothing(
@@ -225,7 +225,7 @@ async def test_search_list_and_cost(shown: Any) -> None:
     browser, session_id, _ = shown
     assert f"/s/{session_id}" in (await browser.get("/"))[2]
     assert f"/s/{session_id}" in (await browser.get("/?q=owl"))[2]
-    assert "No message has" in (await browser.get("/?q=zebra"))[2]
+    assert "No message contains" in (await browser.get("/?q=zebra"))[2]
     assert "$0.0066" in (await browser.get("/cost"))[2]
     status, headers, body = await browser.get("/cost.csv?by=model")
     assert status == 200

@@ -52,7 +52,7 @@ _FINISH_REASONS: Mapping[StopReason | None, str] = {
 
 
 @cache
-def _make_class() -> Any:  # noqa: C901 - a class, made when its package is there
+def _make_class() -> Any:  # noqa: C901 - a class, defined once its base class can be imported
     class MetisChatModel(_chat_models.BaseChatModel):
         """A chat model of LangChain for any model of metis.
 
@@ -97,14 +97,7 @@ def _make_class() -> Any:  # noqa: C901 - a class, made when its package is ther
         ) -> Any:
             """Bind tools; the choice is `auto`, `none`, `any`, the name of a tool or a mapping."""
             converted = [_function_calling.convert_to_openai_tool(tool) for tool in tools]
-            names = {tool["function"]["name"] for tool in converted if "function" in tool}
-            choice: Any = tool_choice
-            if tool_choice in ("any", True):
-                choice = "required"
-            elif tool_choice in names:
-                choice = {"type": "function", "function": {"name": tool_choice}}
-            elif tool_choice is False:
-                choice = None
+            choice = _openai_tool_choice(tool_choice, converted)
             return self.bind(tools=converted, tool_choice=choice, **kwargs)
 
         def _generate(
@@ -157,14 +150,14 @@ def _make_class() -> Any:  # noqa: C901 - a class, made when its package is ther
                         await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                     yield chunk
 
-        def _parameters(self, stop: list[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-            # What LangChain passes to describe a call to its tracing is no parameter of a request.
-            stated = {name: value for name, value in given.items() if not name.startswith("ls_")}
+        def _parameters(self, stop: list[str] | None, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+            # LangChain passes `ls_…` arguments that describe the call to its tracing only.
+            request = {name: value for name, value in kwargs.items() if not name.startswith("ls_")}
             return {
                 "temperature": self.temperature,
                 "max_completion_tokens": self.max_tokens,
                 "stop": stop,
-                **stated,
+                **request,
             }
 
     MetisChatModel.__qualname__ = "MetisChatModel"
@@ -172,10 +165,20 @@ def _make_class() -> Any:  # noqa: C901 - a class, made when its package is ther
 
 
 def __getattr__(name: str) -> Any:
-    # Made when it is first used, since its base is in a package that an extra installs.
+    # Defined on first use: the base class is in a package that an extra installs.
     if name == "MetisChatModel":
         return _make_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _openai_tool_choice(choice: Any, tools: Sequence[Mapping[str, Any]]) -> Any:
+    """Return LangChain's choice of a tool as Chat Completions writes it."""
+    names = {tool["function"]["name"] for tool in tools if "function" in tool}
+    if choice in ("any", True):
+        return "required"
+    if choice in names:
+        return {"type": "function", "function": {"name": choice}}
+    return None if choice is False else choice
 
 
 _ROLES = {"system": Role.SYSTEM, "human": Role.USER, "user": Role.USER, "developer": Role.DEVELOPER}
@@ -186,7 +189,7 @@ def _history(messages: Sequence[Any]) -> list[Any]:
     history = History()
     for message in messages:
         content = _content(message)
-        # A chunk of a stream, or the sum of all, is a message, too: `AIMessageChunk`.
+        # `AIMessageChunk`, a chunk of a stream or their sum, counts as a message as well.
         kind = message.type.removesuffix("MessageChunk").lower()
         role = getattr(message, "role", kind)
         if kind == "ai":
@@ -203,7 +206,7 @@ def _history(messages: Sequence[Any]) -> list[Any]:
         elif role in _ROLES:
             history.add(_ROLES[role], content)
         else:
-            raise InvalidValueError(f"a {message.type} message has no role here", path="$.messages")
+            raise InvalidValueError(f"cannot convert a {message.type} message", path="$.messages")
     return history.messages
 
 
@@ -259,12 +262,15 @@ def _metadata(response: ModelResponse) -> dict[str, Any]:
 def _usage(usage: Usage | None) -> dict[str, Any] | None:
     if usage is None:
         return None
-    written = usage.cache_creation_input_tokens + usage.cache_creation_1h_input_tokens
+    cache_writes = usage.cache_creation_input_tokens + usage.cache_creation_1h_input_tokens
     return {
         "input_tokens": usage.prompt_tokens,
         "output_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
-        "input_token_details": {"cache_read": usage.cached_input_tokens, "cache_creation": written},
+        "input_token_details": {
+            "cache_read": usage.cached_input_tokens,
+            "cache_creation": cache_writes,
+        },
     }
 
 
@@ -280,7 +286,7 @@ def _chunk(event: StreamEvent | ModelResponse) -> Any:
             index = event.content_block_index
             fields = _call_chunk(index, event.tool_name, event.tool_use_id, "")
         case ToolUseEnd():
-            # At once: some providers send no parts of them, and the end may correct the parts.
+            # All arguments at the end: some providers send no deltas, and the end may correct them.
             fields = _call_chunk(event.content_block_index, None, None, arguments_of(event))
         case ModelResponse():
             fields = {

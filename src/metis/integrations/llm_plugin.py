@@ -58,7 +58,7 @@ def _client(name: str) -> ModelClient:
 
 
 @cache
-def _make_classes() -> tuple[Any, Any]:  # noqa: C901 - a class, made when its package is there
+def _make_classes() -> tuple[Any, Any]:  # noqa: C901 - classes, defined once their base classes can be imported
     class Parameters(_llm.Options):
         """The options of a prompt: `-o temperature 0.5`."""
 
@@ -66,7 +66,7 @@ def _make_classes() -> tuple[Any, Any]:  # noqa: C901 - a class, made when its p
         max_tokens: int | None = None
 
     class Shared:
-        """What the blocking and the async model share."""
+        """The attributes that the blocking and the async model share."""
 
         can_stream = True
         supports_schema = True
@@ -93,7 +93,9 @@ def _make_classes() -> tuple[Any, Any]:  # noqa: C901 - a class, made when its p
             _ = conversation
             history, parameters = _history(prompt.messages), _parameters(prompt)
             if not stream or prompt.schema:
-                yield from _whole(self.client.complete(history, parameters), prompt, response)
+                yield from _complete_response(
+                    self.client.complete(history, parameters), prompt, response
+                )
                 return
             for event in self.client.stream(history, parameters):
                 yield from _events(event, response)
@@ -108,8 +110,8 @@ def _make_classes() -> tuple[Any, Any]:  # noqa: C901 - a class, made when its p
             _ = conversation
             history, parameters = _history(prompt.messages), _parameters(prompt)
             if not stream or prompt.schema:
-                whole = await self.client.acomplete(history, parameters)
-                for event in _whole(whole, prompt, response):
+                model_response = await self.client.acomplete(history, parameters)
+                for event in _complete_response(model_response, prompt, response):
                     yield event
                 return
             async for event in self.client.astream(history, parameters):
@@ -121,12 +123,12 @@ def _make_classes() -> tuple[Any, Any]:  # noqa: C901 - a class, made when its p
 
 def _parameters(prompt: Any) -> dict[str, Any]:
     """Return the parameters of a Chat Completions request."""
-    stated: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "temperature": prompt.options.temperature,
         "max_completion_tokens": prompt.options.max_tokens,
     }
     if prompt.tools:
-        stated["tools"] = [
+        parameters["tools"] = [
             {
                 "type": "function",
                 "function": {
@@ -138,9 +140,9 @@ def _parameters(prompt: Any) -> dict[str, Any]:
             for tool in prompt.tools
         ]
     if prompt.schema:
-        form = {"name": "output", "schema": prompt.schema}
-        stated["response_format"] = {"type": "json_schema", "json_schema": form}
-    return stated
+        json_schema = {"name": "output", "schema": prompt.schema}
+        parameters["response_format"] = {"type": "json_schema", "json_schema": json_schema}
+    return parameters
 
 
 def _history(messages: Sequence[Any]) -> list[Message]:
@@ -189,15 +191,15 @@ def _user_part(part: Any) -> Mapping[str, Any]:
     return {"type": "file", "file": {"filename": "file.pdf", "file_data": url}}
 
 
-def _whole(whole: ModelResponse, prompt: Any, response: Any) -> Iterator[Any]:
+def _complete_response(model_response: ModelResponse, prompt: Any, response: Any) -> Iterator[Any]:
     if prompt.schema:
         # A provider without structured output gives the value as the arguments of a call.
-        value = json_value_of(whole.message, OutputFormat(schema=prompt.schema))
-        _end(whole, response, has_calls=False)
+        value = json_value_of(model_response.message, OutputFormat(schema=prompt.schema))
+        _end(model_response, response, has_calls=False)
         yield msgspec.json.encode(value).decode()
         return
-    yield whole.text
-    yield from _events(whole, response)
+    yield model_response.text
+    yield from _events(model_response, response)
 
 
 def _events(event: StreamEvent | ModelResponse, response: Any) -> Iterator[Any]:
@@ -208,23 +210,23 @@ def _events(event: StreamEvent | ModelResponse, response: Any) -> Iterator[Any]:
             yield _parts.StreamEvent(type="reasoning", chunk=event.text)
         case ModelResponse():
             _end(event, response)
-            # A part without text that goes back with the next prompt, as llm has it for signatures.
+            # llm sends `provider_metadata` back with the next prompt, as it does for signatures.
             metadata = {STORED_KEY: event.stored}
             yield _parts.StreamEvent(type="reasoning", chunk="", provider_metadata=metadata)
         case _:
             pass
 
 
-def _end(whole: ModelResponse, response: Any, *, has_calls: bool = True) -> None:
-    for call in whole.calls if has_calls else ():
+def _end(model_response: ModelResponse, response: Any, *, has_calls: bool = True) -> None:
+    for call in model_response.calls if has_calls else ():
         arguments = dict(call.input)
         tool_call = _llm.ToolCall(name=call.name, arguments=arguments, tool_call_id=call.id)
         response.add_tool_call(tool_call)
-    metadata = whole.message.metadata
+    metadata = model_response.message.metadata
     response.response_json = {
         "model": metadata.model,
-        "cost_usd": str(whole.cost_usd),
-        "losses": [str(loss) for loss in whole.losses],
+        "cost_usd": str(model_response.cost_usd),
+        "losses": [str(loss) for loss in model_response.losses],
     }
     if metadata.usage is not None:
         usage = metadata.usage

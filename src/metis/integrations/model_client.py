@@ -65,7 +65,7 @@ class OptionalPackage:
 
 
 class ModelResponse(Struct, frozen=True, kw_only=True):
-    """What a model answered, with its cost, and what it did not get unchanged."""
+    """A response with its cost, and the losses of its request."""
 
     message: Message
     losses: tuple[Loss, ...]
@@ -93,7 +93,7 @@ class ModelResponse(Struct, frozen=True, kw_only=True):
 
 
 class History:
-    """The messages of a framework in the canonical form, in the order in which they come."""
+    """Collects the messages of a framework in the canonical form."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -116,7 +116,7 @@ class History:
     ) -> None:
         """Add a response: its text, its calls (id, name, arguments), and its stored form if any.
 
-        The stored form counts unless the framework has changed the text or the calls.
+        The stored form is used unless the framework has changed the text or the calls.
         """
         message = _read_stored(stored)
         names = [(self._tool_id(wire_id), name) for wire_id, name, _ in calls]
@@ -162,14 +162,14 @@ class History:
         self.messages.append(message)
 
     def _tool_id(self, wire_id: str) -> str:
-        # Calls that came from here have our ids; those of other models of the framework do not.
+        # Calls of other models of the framework have ids that metis did not assign.
         if wire_id.startswith(TOOL_ID_PREFIX):
             return wire_id
         return canonical_tool_id(self._session_id, wire_id)
 
 
 def _read_stored(stored: object) -> Message | None:
-    # It passed through files and databases of the framework.
+    # The text comes from files and databases of the framework, and may be damaged.
     if isinstance(stored, str):
         with suppress(MetisError):
             return decode(stored)
@@ -189,7 +189,7 @@ def _call(tool_use_id: str, name: str, arguments: Any) -> ToolUseBlock:
 
 
 def arguments_of(event: ToolUseEnd) -> str:
-    """Return the arguments of a call as JSON, or as the model wrote them if they are none."""
+    """Return the arguments of a call as JSON, or the model's text if it is not valid JSON."""
     if event.invalid is not None:
         return event.invalid.raw
     return msgspec.json.encode(event.final_input).decode()
@@ -211,12 +211,12 @@ class ModelClient:
         Raises:
             UnknownModelError: there is none of that name.
         """
-        return self._opened().model.id
+        return self._open_calls().model.id
 
     @property
     def provider(self) -> str:
         """The provider of the model."""
-        return self._opened().model.provider
+        return self._open_calls().model.provider
 
     def complete(self, messages: Sequence[Message], parameters: Mapping[str, Any]) -> ModelResponse:
         """Return the response to a history.
@@ -224,19 +224,19 @@ class ModelClient:
         `parameters` are those of a Chat Completions request: `tools`, `tool_choice`, `temperature`
         and so on; every provider gets them in its own form.
         """
-        return self._run(self._opened().complete(messages, parameters))
+        return self._run(self._open_calls().complete(messages, parameters))
 
     async def acomplete(
         self, messages: Sequence[Message], parameters: Mapping[str, Any]
     ) -> ModelResponse:
         """Return the response to a history, without blocking the event loop."""
-        return await self._wait(self._opened().complete(messages, parameters))
+        return await self._wait(self._open_calls().complete(messages, parameters))
 
     def stream(
         self, messages: Sequence[Message], parameters: Mapping[str, Any]
     ) -> Iterator[StreamEvent | ModelResponse]:
         """Yield the events of a response as they arrive, and the whole response at the end."""
-        events = self._opened().stream(messages, parameters)
+        events = self._open_calls().stream(messages, parameters)
         try:
             while (event := self._run(_next(events))) is not None:
                 yield event
@@ -247,18 +247,18 @@ class ModelClient:
         self, messages: Sequence[Message], parameters: Mapping[str, Any]
     ) -> AsyncIterator[StreamEvent | ModelResponse]:
         """Yield the events of a response as they arrive, and the whole response at the end."""
-        events = self._opened().stream(messages, parameters)
+        events = self._open_calls().stream(messages, parameters)
         try:
             while (event := await self._wait(_next(events))) is not None:
                 yield event
         finally:
             await self._wait(events.aclose())
 
-    def _opened(self) -> "_Calls":
+    def _open_calls(self) -> "_Calls":
         if self._calls is None:
             self._loop = loop = LoopThread("metis-model-client")
             self._calls = calls = loop.run(_open(self._name, self.options))
-            # A framework has no end at which it closes its models.
+            # Frameworks never close their models.
             weakref.finalize(self, _close, loop, calls)
         return self._calls
 
@@ -320,14 +320,14 @@ class _Calls:
     ) -> tuple[WireRequest, RequestContext]:
         if not self._models.is_available(self.model.provider):
             raise InvalidValueError(missing_key(self.model.provider), path="$.model")
-        given = _read_parameters(parameters)
-        options = replace(given.options, model=self.model.id, stream=is_stream or None)
+        decoded = _read_parameters(parameters)
+        options = replace(decoded.options, model=self.model.id, stream=is_stream or None)
         options = _with_defaults(options, self._options.options)
-        request = self._adapter.to_wire(messages, given.tools, options)
+        request = self._adapter.to_wire(messages, decoded.tools, options)
         context = RequestContext(
             model=self.model.id,
             provider=self.model.provider,
-            tools=tuple(tool.name for tool in given.tools),
+            tools=tuple(tool.name for tool in decoded.tools),
         )
         return request, context
 
@@ -341,10 +341,10 @@ class _Calls:
 
 def _read_parameters(parameters: Mapping[str, Any]) -> CanonicalRequest:
     """Return the tools and options of Chat Completions parameters; None is unset."""
-    stated = {name: value for name, value in parameters.items() if value is not None}
-    wire = {**stated, "model": "any", "messages": [{"role": "user", "content": "any"}]}
+    options = {name: value for name, value in parameters.items() if value is not None}
+    wire = {**options, "model": "any", "messages": [{"role": "user", "content": "any"}]}
     request = adapters.get("openai").from_wire_request(wire)
-    # The original form of the placeholder is not that of the request.
+    # The placeholder model must not be written as the original form of the request.
     native = {name: dict(keys) for name, keys in request.options.native.items()}
     native.get("openai_chat", {}).pop("model", None)
     return replace(request, options=replace(request.options, native=native))

@@ -102,7 +102,7 @@ def _make_class() -> Any:
             self, messages: list[Any], model_settings: Any, model_request_parameters: Any
         ) -> Any:
             """Make a call."""
-            history, parameters, _ = self._prepared(
+            history, parameters, _ = self._prepare(
                 messages, model_settings, model_request_parameters
             )
             return _response(await self.client.acomplete(history, parameters))
@@ -117,7 +117,7 @@ def _make_class() -> Any:
         ) -> AsyncGenerator[Any]:
             """Make a call whose response is streamed."""
             _ = run_context
-            history, parameters, prepared = self._prepared(
+            history, parameters, prepared = self._prepare(
                 messages, model_settings, model_request_parameters
             )
             events = self.client.astream(history, parameters)
@@ -125,7 +125,7 @@ def _make_class() -> Any:
             stream.start(events, self.client)
             yield stream
 
-        def _prepared(
+        def _prepare(
             self, messages: Sequence[Any], model_settings: Any, parameters: Any
         ) -> tuple[list[Message], dict[str, Any], Any]:
             settings, parameters = self.prepare_request(model_settings, parameters)
@@ -145,7 +145,7 @@ def _make_class() -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    # Made when it is first used, since its base is in a package that an extra installs.
+    # Defined on first use: the base class is in a package that an extra installs.
     if name == "MetisModel":
         return _make_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -164,16 +164,16 @@ def _parameters(settings: Mapping[str, Any], parameters: Any) -> dict[str, Any]:
         }
         for tool in parameters.declared_tool_defs.values()
     ]
-    stated: dict[str, Any] = {}
+    request_parameters: dict[str, Any] = {}
     for name, value in settings.items():
         if name in _SETTINGS:
-            stated[_SETTINGS[name]] = value
+            request_parameters[_SETTINGS[name]] = value
         elif name != "tool_choice" and value is not None:
             log.warning("the model setting %s is not supported and is not sent", name)
     if tools:
         choice = _tool_choice(settings.get("tool_choice"), parameters)
-        stated |= {"tools": tools, "tool_choice": choice}
-    return stated
+        request_parameters |= {"tools": tools, "tool_choice": choice}
+    return request_parameters
 
 
 def _tool_choice(choice: Any, parameters: Any) -> Any:
@@ -198,8 +198,8 @@ def _add_request(history: History, parts: Iterable[Any]) -> None:
                 history.add(Role.SYSTEM, part.content)
             case "user-prompt":
                 content = part.content
-                parts_of_user = content if isinstance(content, str) else list(_user_parts(content))
-                history.add(Role.USER, parts_of_user)
+                user_content = content if isinstance(content, str) else list(_user_parts(content))
+                history.add(Role.USER, user_content)
             case "tool-return":
                 text, files = part.model_response_str_and_user_content()
                 is_error = part.outcome in ("failed", "retried")
@@ -268,7 +268,7 @@ def _response(response: ModelResponse) -> Any:
                     )
                 )
             case _:
-                pass  # its canonical message has it, and goes back to the provider
+                pass  # the canonical message in `provider_details` has it
     metadata = response.message.metadata
     return _messages.ModelResponse(
         parts=parts,
@@ -301,7 +301,7 @@ def _request_usage(usage: Usage | None) -> Any:
 
 
 @cache
-def _make_stream_class() -> Any:  # noqa: C901 - a class, made when its package is there
+def _make_stream_class() -> Any:  # noqa: C901 - a class, defined once its base class can be imported
     class MetisStreamedResponse(_models.StreamedResponse):
         """A response as it arrives."""
 
@@ -367,7 +367,7 @@ def _make_stream_class() -> Any:  # noqa: C901 - a class, made when its package 
 
         @property
         def provider_url(self) -> None:
-            """None: the address is a matter of metis."""
+            """None: metis chooses the address."""
             return
 
         @property

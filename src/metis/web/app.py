@@ -1,8 +1,8 @@
-"""The viewer as an ASGI application: routes, who may look, and headers that browsers obey.
+"""The viewer as an ASGI application: routes, access control, and security headers.
 
-Pages are read with GET. The one action, a replay, is a POST with a token that only our own pages
-hold. Who may look is decided by an `Access`: the token of the start on loopback, or the keys of the
-gateway. Either becomes a cookie at once, so that it is in no link, log or Referer header.
+Pages are read with GET. The one action, a replay, is a POST with a token that only the viewer's
+pages contain. An `Access` decides who may read: by the token that `metis web` prints, or by the
+keys of the gateway. Either becomes a cookie at once, so that it is in no link, log or Referer.
 """
 
 import asyncio
@@ -49,12 +49,12 @@ _POLICY = (
     b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS = (
-    # Nothing is loaded from elsewhere and no page can be put into a frame; content of models,
-    # tools and files is text in these pages, and this is the second line of defence.
+    # Nothing is loaded from other hosts and no page can be framed. Content of models, tools and
+    # files is escaped in the pages; this policy limits the damage of a missed escape.
     (b"content-security-policy", _POLICY),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    # Forms send their origin only with a policy that lets our own pages see it.
+    # Browsers send Origin with forms only if the policy reveals it to the same site.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -62,8 +62,8 @@ _HEADERS = (
 )
 
 
-class Page(Exception):  # noqa: N818 - the answer to a request that ends early
-    """An answer: status, body, type and more headers."""
+class Page(Exception):  # noqa: N818 - raised to end a request early, such as a redirect
+    """A response: status, body, media type and additional headers."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Page(Exception):  # noqa: N818 - the answer to a request that ends early
 
 
 class Request:
-    """What a browser sent."""
+    """A request of a browser: path, query, headers, cookies and form."""
 
     def __init__(self, scope: Scope, base: str) -> None:
         path = str(scope["path"])
@@ -97,34 +97,34 @@ class Request:
 
 
 class Access(Protocol):
-    """Who may look at what."""
+    """Decides which conversations a request may read."""
 
     def check(self, request: Request, base: str) -> tuple[str | None, str]:
-        """Return whose conversations may be seen (None for all), and a secret of the visit.
+        """Return the tenant whose conversations may be read (None for all), and a session secret.
 
         Raises:
-            Page: the browser has to go elsewhere first, or may not look.
+            Page: the response for a browser that must log in or may not read.
         """
         ...
 
 
 class TokenAccess:
-    """Whoever has the token of the start sees everything; only names of this machine are served."""
+    """Grants everything to the holder of the start token; only loopback host names are served."""
 
     def __init__(self, token: str) -> None:
         self._token = token
 
     def check(self, request: Request, base: str) -> tuple[str | None, str]:
-        """Return that everything may be seen, or raise what the browser gets instead."""
-        # A page of another site that resolves its name to this machine has another Host.
+        """Grant access to everything, or raise the page that the browser gets instead."""
+        # DNS rebinding: a page of another site whose name resolves to 127.0.0.1 has another Host.
         if not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
             raise Page("this address is not the one that the viewer was started with", 403)
         token = request.query.pop("token", None)
         if token is not None and _is_equal(token, self._token):
-            rest = urlencode(request.query)
-            path = quote(request.path)  # it came decoded, and may have line breaks
-            target = f"{path}?{rest}" if rest else path
-            # Never to another host, as `//host` would be.
+            query = urlencode(request.query)
+            path = quote(request.path)  # ASGI paths are decoded and may contain line breaks
+            target = f"{path}?{query}" if query else path
+            # A path that begins with `//` would redirect to another host.
             raise _redirect(f"{base}/{target.lstrip('/')}", self._token, base)
         if not _is_equal(request.cookies.get(COOKIE, ""), self._token):
             raise Page("open the address that `metis web` printed: it has the token", 401)
@@ -132,10 +132,10 @@ class TokenAccess:
 
 
 class KeyAccess:
-    """Whoever has a key of the gateway sees the conversations of its tenant.
+    """Grants the holder of a gateway key the conversations of its tenant.
 
-    The cookie is a digest that only who knows the key can make, so that every worker process can
-    check it, and a key that was removed from the settings opens nothing any more.
+    The cookie is an HMAC with the digest of the key: every worker process can check it without
+    shared state, and it becomes invalid when the key is removed from the settings.
     """
 
     def __init__(self, tenants: Callable[[], Mapping[bytes, str]]) -> None:
@@ -143,7 +143,7 @@ class KeyAccess:
         """Returns the tenants by the SHA-256 digests of their keys, as the settings are now."""
 
     def check(self, request: Request, base: str) -> tuple[str | None, str]:
-        """Return whose conversations may be seen, or raise the page that asks for the key."""
+        """Return the tenant of the key, or raise the page that asks for the key."""
         tenants = self._tenants()
         if not tenants:
             raise Page("the viewer needs a key: start the gateway with --key NAME=KEY", 403)
@@ -216,8 +216,8 @@ class Viewer:
         except MetisError as error:
             page = self._error(400, str(error))
         except Exception:
-            log.exception("a page could not be made")
-            page = self._error(500, "an error in metis; the log says more")
+            log.exception("a page could not be rendered")
+            page = self._error(500, "internal error in metis; see its log")
         if isinstance(page, Page):
             await _send_page(page, send, is_head=request.method == "HEAD")
         else:
@@ -229,7 +229,7 @@ class Viewer:
             self._check_origin(request)
             request.form = await _read_form(receive)
         elif request.method not in ("GET", "HEAD"):
-            return self._error(405, "this viewer only shows; nothing can be changed here")
+            return self._error(405, "this viewer is read-only")
         if len(parts) == 2 and parts[0] == "static":  # noqa: PLR2004 - a directory and a name
             return _static_file(parts[1])
         tenant, secret = self._access.check(request, self._base)
@@ -256,7 +256,7 @@ class Viewer:
                 return self._error(404, "there is no such page")
 
     async def _act(self, request: Request, parts: Sequence[str], pages: Pages, secret: str) -> Page:
-        # The cookie alone does not prove that one of our pages sent the form.
+        # Against cross-site requests: a cookie does not prove that a viewer page sent the form.
         if not _is_equal(request.form.pop("csrf", ""), _form_token(secret)):
             return self._error(403, "the form has expired; open the page again")
         match parts:
@@ -265,7 +265,7 @@ class Viewer:
                 content = await pages.comparisons.replay(session_id, request.form)
                 return await asyncio.to_thread(self._render, content, secret)
             case _:
-                return self._error(405, "this page only shows; nothing can be changed here")
+                return self._error(405, "this page is read-only")
 
     def _check_origin(self, request: Request) -> None:
         origin = request.headers.get("origin", "")
@@ -293,7 +293,7 @@ class Viewer:
     def _framed(self, page: Page) -> Page:
         """Return an early answer as a page that people can read."""
         text = page.body.decode()
-        if page.status == 401 and text == "login":  # noqa: PLR2004 - who is this?
+        if page.status == 401 and text == "login":  # noqa: PLR2004 - Unauthorized
             html = self._templates.get_template("login.html").render(title="Key")
             return Page(html, 401)
         return self._error(page.status, text) if text else page
@@ -311,7 +311,7 @@ class Viewer:
         template = self._templates.get_template("items.html")
         async with aclosing(self._tails.changes(session_id)) as changes:
             async for _ in changes:
-                content, last = await pages.one.newer(session_id, after)
+                content, last = await pages.conversation_pages.newer(session_id, after)
                 if content.values["items"]:
                     after = last
                     text = template.render(**content.values)
@@ -324,7 +324,7 @@ class Viewer:
         headers = [(b"content-type", b"text/event-stream"), *_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         sending = asyncio.ensure_future(_send_parts(parts, send))
-        # A page that was left must not be followed until the next message.
+        # Without this, the tail of a closed page would poll until the next message.
         disconnection = asyncio.ensure_future(_wait_for_end(receive))
         try:
             await asyncio.wait((sending, disconnection), return_when=asyncio.FIRST_COMPLETED)

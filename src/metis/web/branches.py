@@ -1,7 +1,7 @@
-"""The branches of a conversation: where it was rewound, asked again or edited, and what began so.
+"""The branches of a conversation, which begin where it was rewound, repeated or edited.
 
-A run of messages without a fork is one branch. Branches are listed before their own branches, each
-with its depth, so that a deep tree needs no recursion.
+A run of messages without a fork is one branch. Each branch is listed before the branches that begin
+in it, with its depth, so that a deep tree needs no recursion.
 """
 
 from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ def branches(
     nodes = {node.message.id: node for node in threads.nodes()}
     followers: dict[str, list[str]] = {}
     for message_id, node in nodes.items():
-        # A message with several parents goes on from the last of them.
+        # A message with several parents continues the last of them.
         parent = node.parents[-1] if node.parents and node.parents[-1] in nodes else ""
         followers.setdefault(parent, []).append(message_id)
     current = {message.id for message in threads.path()}
@@ -83,15 +83,15 @@ def branches(
             _branch(
                 messages,
                 depth=min(depth, MAX_DEPTH),
-                reason=_reason(start, [nodes[one].message for one in siblings]),
-                is_current=run[-1] in current and not any(one in current for one in next_ids),
-                is_retracted=any(threads.is_retracted(one) for one in run),
+                reason=_reason(start, [nodes[item].message for item in siblings]),
+                is_current=run[-1] in current and not any(item in current for item in next_ids),
+                is_retracted=any(threads.is_retracted(item) for item in run),
                 children=_children_of(messages, by_place),
                 tip_id=_newest_below(run[-1], followers),
             )
         )
-    rest = [child for group in by_place.values() for child in group]
-    return rows, rest, bool(stack)
+    unplaced = [child for group in by_place.values() for child in group]
+    return rows, unplaced, bool(stack)
 
 
 def _children_of(messages: Sequence[Message], by_place: dict[str, list[Child]]) -> list[Child]:
@@ -116,15 +116,15 @@ def _newest_below(message_id: str, followers: dict[str, list[str]]) -> str:
 
 
 def _reason(start: str, siblings: Sequence[Message]) -> str:
-    """Return why a branch began: what stands first in it and in its siblings."""
-    if len(siblings) < 2 or siblings[0].id == start:  # noqa: PLR2004 - one is no branch
+    """Return why a branch began, from its first message and those of its siblings."""
+    if len(siblings) < 2 or siblings[0].id == start:  # noqa: PLR2004 - a single child is no branch
         return ""
-    message = next(one for one in siblings if one.id == start)
+    message = next(item for item in siblings if item.id == start)
     if message.metadata.origin == "rewind":
         return "rewound"
     if message.role is Role.ASSISTANT:
         return "answered again"
-    if any(message.content == one.content for one in siblings if one.id != start):
+    if any(message.content == item.content for item in siblings if item.id != start):
         return "asked again"
     return "another prompt" if message.role is Role.USER else "another history"
 
@@ -139,10 +139,10 @@ def _branch(  # noqa: PLR0913 - what a row shows, all by name
     children: list[Child],
     tip_id: str,
 ) -> BranchView:
-    titles = (title_of(one.content) for one in messages if one.role is not Role.SYSTEM)
+    titles = (title_of(item.content) for item in messages if item.role is not Role.SYSTEM)
     title = next(filter(None, titles), "")
-    models = dict.fromkeys(one.metadata.model for one in messages if one.metadata.model)
-    costs = [one.metadata.usage.cost_usd for one in messages if one.metadata.usage is not None]
+    models = dict.fromkeys(item.metadata.model for item in messages if item.metadata.model)
+    costs = [item.metadata.usage.cost_usd for item in messages if item.metadata.usage is not None]
     return BranchView(
         first_id=messages[0].id,
         last_id=messages[-1].id,

@@ -1,4 +1,4 @@
-"""The pages that compare: one request for two models, losses, other prices, other answers."""
+"""Pages that compare: one request for two models, losses, other prices, other responses."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _CALLS = (
 
 
 class ComparisonPages:
-    """Makes the pages that show a conversation as other models would get, price or answer it."""
+    """Returns pages that show how other models would receive, price or answer a conversation."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class ComparisonPages:
         messages = views.request_history(history, query.get("at"))
         first = query.get("first") or views.DEFAULT_TARGETS[0]
         second = query.get("second") or views.DEFAULT_TARGETS[1]
-        diff, fault = None, ""
+        diff, error_text = None, ""
         try:
             diff = await asyncio.to_thread(views.request_diff, messages, first, second)
         except MetisError as error:
-            fault = str(error)
+            error_text = str(error)
         return Content(
             template="requests.html",
             values={
@@ -58,12 +58,12 @@ class ComparisonPages:
                 "second": second,
                 "targets": views.targets(),
                 "diff": diff,
-                "fault": fault,
+                "fault": error_text,
             },
         )
 
     async def losses(self, session_id: str, query: Query) -> Content:
-        """Return what targets would not get, and what the next request would cost there."""
+        """Return what each target would not receive, and the cost of the last response there."""
         session = await self._store.session(session_id)
         chosen = query.get("model", "")
         names = [chosen] if chosen else list(views.DEFAULT_TARGETS)
@@ -94,7 +94,7 @@ class ComparisonPages:
         return await asyncio.to_thread(self._what_if_page, calls, query, session)
 
     async def what_if(self, query: Query) -> Content:
-        """Return what a project or a time would cost under another model or price table."""
+        """Return what a project or period would cost under another model or price table."""
         await self._index.refresh_if_due()
         calls = await self._calls(days=days(query), project=query.get("project", ""))
         return await asyncio.to_thread(self._what_if_page, calls, query, None)
@@ -158,13 +158,13 @@ class ComparisonPages:
             raise InvalidValueError("this viewer cannot call models; start it with `metis web`")
         history = await self._store.history(session_id)
         message = stored_message(history, at)
-        fault, comparison = "", None
+        error_text, comparison = "", None
         try:
             answer = await self._replayer(views.request_history(history, at), model)
             comparison = turns.compare_answers(message, answer)
         except MetisError as error:
-            fault = str(error)
-        return await self._replay_page(session_id, at, model, comparison, fault)
+            error_text = str(error)
+        return await self._replay_page(session_id, at, model, comparison, error_text)
 
     async def _replay_page(
         self,
@@ -172,16 +172,16 @@ class ComparisonPages:
         at: str,
         model: str,
         comparison: turns.Comparison | None = None,
-        fault: str = "",
+        error_text: str = "",
     ) -> Content:
         values = {
-            "title": "The same turn, another model",
+            "title": "Replay with another model",
             "session": await self._store.session(session_id),
             "at": at,
             "model": model or "sim",
             "targets": ["sim", *views.targets()],
             "comparison": comparison,
-            "fault": fault,
+            "fault": error_text,
             "can_replay": self._replayer is not None,
         }
         return Content(template="replay.html", values=values)

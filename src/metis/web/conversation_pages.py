@@ -1,4 +1,4 @@
-"""The pages about one conversation: its messages, one response of it, its bytes and its export."""
+"""Pages about one conversation: its messages, one response, its bytes and its export."""
 
 import asyncio
 from base64 import b64decode
@@ -43,7 +43,7 @@ _FILE_TYPES = {
 
 
 class ConversationPages:
-    """Makes the pages about conversations; with a `tenant`, it links to those of its own."""
+    """Returns pages about conversations; with a `tenant`, links lead only to its conversations."""
 
     def __init__(
         self, store: Store, index: ViewerIndex, tenant: str | None, trace: TraceStore | None
@@ -55,7 +55,7 @@ class ConversationPages:
         self._wire = WirePages(store)
 
     async def conversation(self, session_id: str, query: Query) -> Content:
-        """Return the newest page of a conversation, or the one that ends behind a message."""
+        """Return the newest messages of a conversation, or those around or before an entry."""
         session = await self._store.session(session_id)
         at, before = query.get("at", ""), number(query.get("before"))
         branch = query.get("branch", "")
@@ -152,7 +152,8 @@ class ConversationPages:
     async def newer(self, session_id: str, after: int) -> tuple[Content, int]:
         """Return the entries after a number, for the live tail, and the last number.
 
-        A message that is still written is among them, but comes again: its number is not passed.
+        A message that is still being written is included and sent again later: the returned number
+        is that of the entry before it.
         """
         history = await self._store.history(session_id, after=after)
         session = await self._store.session(session_id)
@@ -198,7 +199,7 @@ class ConversationPages:
         return None if row is None else msgspec.json.decode(row.record_json)
 
     async def request(self, session_id: str, query: Query) -> Content:
-        """Return a body as a text to save: as it was sent or received, else written again."""
+        """Return a body as text: the stored bytes, or the request as this version writes it."""
         history = await self._store.history(session_id)
         message = stored_message(history, query.get("at", ""))
         data, _ = await self._wire.plain(history, message, query)
@@ -215,12 +216,12 @@ class ConversationPages:
         place = number(query.get("block"), len(message.content))
         block = message.content[place] if place < len(message.content) else None
         if not isinstance(block, DocumentBlock | AudioBlock | VideoBlock):
-            raise InvalidValueError("this block holds no file")
+            raise InvalidValueError("this block contains no file")
         try:
             data = b64decode(block.source.data, validate=True)
         except ValueError:
             raise InvalidValueError("the bytes of this block are damaged") from None
-        # Neither name nor type of the file come from the conversation: a browser acts on both.
+        # Neither the name nor the type comes from the conversation: a browser acts on both.
         kind = _FILE_TYPES.get(block.media_type, "bin")
         return Content(data=data, media_type=_OCTETS, file_name=f"attachment.{kind}")
 
@@ -239,7 +240,7 @@ class ConversationPages:
     async def _exported(self, session_id: str, *, is_redacted: bool) -> tuple[bytes, Sequence[Any]]:
         session = await self._store.session(session_id)
         messages = await self._store.messages(session_id)
-        # In a thread: ten megabytes take a second, in which no other page would be answered.
+        # In a thread: ten megabytes take a second, during which no other page would be served.
         return await asyncio.to_thread(_export, Conversation(session, messages), is_redacted)
 
     async def export_preview(self, session_id: str, query: Query) -> Content:
@@ -278,7 +279,7 @@ def stored_message(history: Sequence[AnyEntry], message_id: str) -> Message:
 
 
 def _complete_until(history: Sequence[AnyEntry], after: int) -> int:
-    """Return the number of the last entry before the first message that is still written."""
+    """Return the number of the last entry before the first message that is still being written."""
     for entry in history:
         if isinstance(entry, MessageEntry) and entry.message.metadata.status == "partial":
             break

@@ -1,4 +1,4 @@
-"""The viewer's index: one row per conversation, model call and tool call, in a file of its own.
+"""The viewer's index: one row per conversation, model call and tool call, in a separate file.
 
 Lists with filters, sums and distributions over a large store need columns that the store does not
 have. The index is derived: it can be deleted at any time, and only what changed is read again.
@@ -32,7 +32,7 @@ _VERSION = 6
 _BATCH = 200
 _REFRESH_S = 2.0
 _REFRESHED_AT_ONCE = 20
-"""How many changed conversations a page reads before it shows."""
+"""How many changed conversations are indexed before a page is shown."""
 VIEWS = {
     "conversations": "one row for each conversation",
     "calls": "one row for each model call that used tokens",
@@ -44,10 +44,10 @@ _CHANGED = (
     f"SELECT {SESSION_COLUMNS} FROM sessions WHERE (updated_at, id) > (?, ?) "  # noqa: S608 - no input
     "ORDER BY updated_at, id LIMIT ?"
 )
-_LOOK_BACK_US = 60_000_000
-"""Another process may commit later what it dated earlier: so far back changes are looked for."""
+_OVERLAP_US = 60_000_000
+"""Changes are searched from this long before the newest: a commit may be later than its date."""
 _TOUCH_US = 2 * TOUCH_INTERVAL_US
-"""Who was read so soon after the last change may have changed since without a new date."""
+"""A conversation indexed within this time of its date may have changed without a new date."""
 _EXCHANGES = "SELECT tenant, record_json FROM exchanges WHERE session_id = ?"
 _SORTS = {"changed": "updated_us", "cost": "pico_usd"}
 
@@ -103,12 +103,12 @@ class ViewerIndex:
         self._lock = threading.Lock()
         self._refreshing = asyncio.Lock()
         self._refreshed_at = -_REFRESH_S
-        self._rest: asyncio.Task[int] | None = None
+        self._background_refresh: asyncio.Task[int] | None = None
         self._path = path
         try:
             self._database = self._open(path)
         except sqlite3.Error:
-            # A file of another program, or damaged: it holds nothing that the store does not.
+            # The file is damaged or not an index: it has nothing that the store does not have.
             self._database = self._open(None)
 
     def _open(self, path: Path | None) -> sqlite3.Connection:
@@ -131,13 +131,13 @@ class ViewerIndex:
             database.execute(f"PRAGMA user_version = {_VERSION}")
         database.commit()
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = OFF")  # it can be built again
+        database.execute("PRAGMA synchronous = OFF")  # a lost index is built again
         return database
 
     def close(self) -> None:
         """Close the file."""
-        if self._rest is not None:
-            self._rest.cancel()
+        if self._background_refresh is not None:
+            self._background_refresh.cancel()
         with self._lock:
             self._database.close()
 
@@ -159,19 +159,19 @@ class ViewerIndex:
             return
         self._refreshed_at = time.monotonic()
         if await self.refresh(_REFRESHED_AT_ONCE) == _REFRESHED_AT_ONCE:
-            self._rest = asyncio.create_task(self.refresh())
+            self._background_refresh = asyncio.create_task(self.refresh())
 
     async def refresh(self, limit: int | None = None) -> int:
         """Read conversations that changed, at most `limit`; return how many were read."""
         count = 0
         async with self._refreshing:
             newest = (await self.select("SELECT max(updated_us) FROM conversations"))[0][0]
-            place = (-(1 << 62) if newest is None else newest - _LOOK_BACK_US, "")
+            position = (-(1 << 62) if newest is None else newest - _OVERLAP_US, "")
             while limit is None or count < limit:
-                records = await self._store.read(partial(_read_changed, place=place))
+                records = await self._store.read(partial(_read_changed, position=position))
                 if not records:
                     break
-                place = (to_microseconds(records[-1].updated_at), records[-1].id)
+                position = (to_microseconds(records[-1].updated_at), records[-1].id)
                 unread = await self._unread(records)
                 for record in unread[: None if limit is None else limit - count]:
                     await self._read_session(record)
@@ -202,7 +202,7 @@ class ViewerIndex:
 
         def remove(database: sqlite3.Connection) -> None:
             for table in ("calls", "tools", "errors"):
-                database.executemany(f"DELETE FROM {table} WHERE conversation = ?", deleted)  # noqa: S608 - names of ours
+                database.executemany(f"DELETE FROM {table} WHERE conversation = ?", deleted)  # noqa: S608 - fixed names
             database.executemany("DELETE FROM links WHERE child = ?", deleted)
             database.executemany("DELETE FROM conversations WHERE id = ?", deleted)
             rebuild_choices(database)
@@ -237,7 +237,7 @@ class ViewerIndex:
             values += [_integer(value), id_]
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         sql = (
-            f"SELECT {', '.join(Row._fields)} FROM conversations {where} "  # noqa: S608 - names of ours
+            f"SELECT {', '.join(Row._fields)} FROM conversations {where} "  # noqa: S608 - fixed names
             f"ORDER BY {column} DESC, id DESC LIMIT {count + 1}"
         )
         rows = await self._run(lambda database: database.execute(sql, values).fetchall())
@@ -267,7 +267,7 @@ class ViewerIndex:
     # Sums
 
     async def select(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Run a query of ours."""
+        """Run a query of the viewer itself."""
         return await self._run(lambda database: database.execute(sql, values).fetchall())
 
     async def query(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]], bool]:
@@ -281,15 +281,15 @@ class ViewerIndex:
         return await self._run(lambda database: run_query(database, sql))
 
 
-def _read_changed(transaction: Transaction, place: tuple[int, str]) -> list[SessionRecord]:
-    return [session_record(row) for row in transaction.run(_CHANGED, (*place, _BATCH))]
+def _read_changed(transaction: Transaction, position: tuple[int, str]) -> list[SessionRecord]:
+    return [session_record(row) for row in transaction.run(_CHANGED, (*position, _BATCH))]
 
 
 def _integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InvalidValueError(f"{text[:40]!r} is no cursor of this list") from None
+        raise InvalidValueError(f"{text[:40]!r} is not a cursor of this list") from None
 
 
 def _conditions(filters: Filters) -> tuple[list[str], list[Any]]:
@@ -330,7 +330,7 @@ def usd(pico: int) -> Decimal:
 
 
 def index_path(store_name: str, home: Path) -> Path | None:
-    """Return where the index of a store is, in a directory that can be written; None elsewhere."""
+    """Return the path of the index of a store; None if the directory is not writable."""
     if not os.access(home, os.W_OK):
         return None
     return home / f"viewer-{sha256(store_name.encode()).hexdigest()[:32]}.db"

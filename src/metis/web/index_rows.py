@@ -1,4 +1,4 @@
-"""Rows of the viewer's index: what one conversation becomes, read from its entries.
+"""Rows of the viewer's index, built from the entries of a conversation.
 
 Amounts are integers of 10^-12 US dollars, so that sums in SQL are exact.
 """
@@ -70,7 +70,7 @@ CREATE TABLE links (
 
 
 class _Exchange(Struct):
-    """What the record of a gateway exchange says that messages do not."""
+    """The fields of a gateway exchange record that messages do not have."""
 
     losses: list[msgspec.Raw] = []
     timings: dict[str, float | None] = {}
@@ -95,7 +95,7 @@ class Draft:
         self.errors: list[tuple[Any, ...]] = []
         self.copied: set[str] = set()
         self.links: list[tuple[str, str, str]] = []
-        """The conversation that it began in, how, and at which message or tool call."""
+        """The parent conversation, the kind of link, and the message or tool call it began at."""
 
     def add(self, entries: Iterable[AnyEntry]) -> None:
         """Read entries up to the first message that is still being written."""
@@ -177,10 +177,10 @@ class Draft:
 def write_draft(
     database: sqlite3.Connection, draft: Draft, exchanges: Sequence[Sequence[Any]], read_us: int
 ) -> None:
-    """Write the rows of a conversation, whose entries were read at a time."""
+    """Write the rows of a conversation; `read_us` is the time when its entries were read."""
     record, id_ = draft.record, draft.record.id
     losses, first_ms = 0, dict[str, float]()
-    # A conversation of several tenants would be seen by neither; the gateway stores none.
+    # The gateway never mixes tenants in a conversation; a mixed one would be shown to no tenant.
     tenants = {str(row[0]) for row in exchanges}
     tenant = tenants.pop() if len(tenants) == 1 else ""
     for _, text in exchanges:
@@ -223,7 +223,7 @@ def write_draft(
     )
     run_many(
         "INSERT OR REPLACE INTO errors VALUES (?, ?, ?, ?, ?, ?)",
-        [(id_, one[0], one[1], tenant, *one[2:]) for one in draft.errors],
+        [(id_, error[0], error[1], tenant, *error[2:]) for error in draft.errors],
     )
     run_many(
         "INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?)",
@@ -259,7 +259,7 @@ def write_draft(
 def write_choices(
     database: sqlite3.Connection, tenant: str, models: Iterable[str], **values: str
 ) -> None:
-    """Add what filters of a conversation can select: a list of 100,000 is too long to search."""
+    """Add the filter values of a conversation; collecting them from all rows takes too long."""
     pairs = [*values.items(), *(("model", model) for model in models)]
     database.executemany(
         "INSERT OR IGNORE INTO choices VALUES (?, ?, ?)",
@@ -268,7 +268,7 @@ def write_choices(
 
 
 def rebuild_choices(database: sqlite3.Connection) -> None:
-    """Collect what filters can select again, after conversations were deleted."""
+    """Collect the filter values again, after conversations were deleted."""
     database.execute("DELETE FROM choices")
     rows = database.execute(
         "SELECT DISTINCT tenant, models, program, project, key FROM conversations"

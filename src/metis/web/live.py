@@ -9,7 +9,7 @@ from metis.store import Store
 from metis.store.database import Transaction
 
 POLL_S = 0.5
-"""How often the store is asked for changes."""
+"""How often the store is polled for changes."""
 MAX_TAILS = 200
 # The date of a session may lag a second behind; its newest message and entry do not.
 _NEWEST = (
@@ -20,7 +20,7 @@ _NEWEST = (
 
 
 class LiveTails:
-    """Tells pages when the conversation that they follow has changed."""
+    """Notifies pages when the conversation that they follow has changed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -66,11 +66,11 @@ class LiveTails:
             ids = list(self._wakers)
             try:
                 newest = await self._store.read(lambda t, ids=ids: _read_newest(t, ids))
-            except StoreError:  # the database may come back
+            except StoreError:  # the database may be available again later
                 await asyncio.sleep(POLL_S)
                 continue
             for session_id in ids:
-                # A conversation that is followed since the last query may have changed before it.
+                # A page that subscribed after the last query may have missed a change.
                 if session_id not in previous or previous[session_id] != newest.get(session_id):
                     for waker in self._wakers.get(session_id, ()):
                         waker.set()

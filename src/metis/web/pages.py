@@ -19,7 +19,7 @@ Handler = Callable[[str, Query], Awaitable[Content]]
 
 
 class Pages:
-    """Makes the pages of one store; with a `tenant`, only those of its conversations."""
+    """Returns the pages of one store; with a `tenant`, only those of its conversations."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Pages:
         self._store = store
         self._index = index
         self._tenant = tenant
-        self.one = ConversationPages(store, index, tenant, trace)
+        self.conversation_pages = ConversationPages(store, index, tenant, trace)
         self.comparisons = ComparisonPages(store, index, tenant, replayer)
         statistics = Statistics(index, tenant)
         self.listings: Mapping[str, Callable[[Query], Awaitable[Content]]] = {
@@ -46,24 +46,24 @@ class Pages:
             "sql": statistics.sql,
         }
         self.of_session: Mapping[str, Handler] = {
-            "": self.one.conversation,
-            "older": self.one.older,
-            "turn": self.one.turn,
-            "tree": self.one.tree,
-            "bytes": self.one.bytes_page,
-            "request": self.one.request,
-            "media": self.one.media,
+            "": self.conversation_pages.conversation,
+            "older": self.conversation_pages.older,
+            "turn": self.conversation_pages.turn,
+            "tree": self.conversation_pages.tree,
+            "bytes": self.conversation_pages.bytes_page,
+            "request": self.conversation_pages.request,
+            "media": self.conversation_pages.media,
             "requests": self.comparisons.requests,
             "losses": self.comparisons.losses,
             "what-if": self.comparisons.session_what_if,
             "replay": self.comparisons.replay_form,
-            "resume": self.one.resume,
-            "export": self.one.export_preview,
-            "export.html": self.one.export,
+            "resume": self.conversation_pages.resume,
+            "export": self.conversation_pages.export_preview,
+            "export.html": self.conversation_pages.export,
         }
 
     async def check_access(self, session_id: str) -> None:
-        """Refuse conversations of other tenants, in the words for those that do not exist.
+        """Refuse conversations of other tenants with the error for those that do not exist.
 
         Raises:
             UnknownSessionError: it does not exist, or belongs to another tenant.
@@ -116,9 +116,9 @@ class Pages:
         try:
             min_cost = Decimal(query.get("min_cost") or "0")
         except InvalidOperation:
-            raise InvalidValueError("the least cost is a number of US dollars") from None
+            raise InvalidValueError("the minimum cost must be a number of US dollars") from None
         if not min_cost.is_finite():
-            raise InvalidValueError("the least cost is a number of US dollars")
+            raise InvalidValueError("the minimum cost must be a number of US dollars")
         until = day_us(query.get("until", ""))
         return Filters(
             program=query.get("program", ""),
@@ -137,9 +137,9 @@ class Pages:
         )
 
     async def _matches(self, words: str) -> Content:
-        # Of a tenant only a part of what is found is shown.
-        most = PAGE if self._tenant is None else 20 * PAGE
-        matches = await self._store.search(words[:1000], limit=most)
+        # Matches of other tenants are removed afterwards, so more are searched for a tenant.
+        limit = PAGE if self._tenant is None else 20 * PAGE
+        matches = await self._store.search(words[:1000], limit=limit)
         ids = list({match.session_id for match in matches})
         if self._tenant is not None and ids:
             tenants = await self._index.column("tenant", ids)

@@ -1,4 +1,4 @@
-"""Money and speed: sums, distributions and queries over the index of all calls."""
+"""Cost and speed: sums, distributions and queries over the index of all calls."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ _GROUPS = {
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """What a page is made of: a template with values, or bytes of another type."""
+    """The content of a page: a template with values, or bytes of another type."""
 
     template: str = ""
     values: Mapping[str, Any] = {}
@@ -44,7 +44,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class Statistics:
-    """Makes the pages about all calls; with a `tenant`, about those of its conversations."""
+    """Returns the pages about all calls; with a `tenant`, about those of its conversations."""
 
     def __init__(self, index: ViewerIndex, tenant: str | None = None) -> None:
         self._index = index
@@ -53,7 +53,7 @@ class Statistics:
     async def _sums(self, query: Query, grouping: str) -> list[dict[str, Any]]:
         group = _GROUPS[grouping]
         sql = (
-            f"SELECT {group} AS name, count(*) AS calls, sum(input + cached + written) AS input, "  # noqa: S608 - names of ours
+            f"SELECT {group} AS name, count(*) AS calls, sum(input + cached + written) AS input, "  # noqa: S608 - fixed names
             "sum(cached) AS cached, sum(output) AS output, sum(pico_usd) AS pico FROM calls "
             "WHERE at_us >= ? AND (? IS NULL OR tenant = ?) GROUP BY 1 ORDER BY "
             + ("1" if grouping == "day" else "pico DESC, 1 LIMIT 200")
@@ -74,7 +74,7 @@ class Statistics:
         """Return what was spent, by day, model, project, key and conversation."""
         await self._index.refresh_if_due()
         tables = {name: await self._sums(query, name) for name in _GROUPS}
-        # Days without a call are part of the picture.
+        # The plot includes days without a call.
         spent = {day_us(row["name"]) // 1_000_000: usd(row["pico"]) for row in tables["day"]}
         today = int(datetime.now(UTC).timestamp()) // DAY_S * DAY_S
         moments = range(today - (min(days(query), MAX_PLOTTED) - 1) * DAY_S, today + 1, DAY_S)
@@ -139,7 +139,7 @@ class Statistics:
     async def sql(self, query: Query) -> Content:
         """Return the result of a query of the user over the index."""
         if self._tenant is not None:
-            raise InvalidValueError("queries are for the owner of the store; use `metis web`")
+            raise InvalidValueError("only the owner of the store may run queries; use `metis web`")
         await self._index.refresh_if_due()
         sql = query.get("sql", "")
         columns: dict[str, list[str]] = {}
@@ -198,14 +198,14 @@ def _histogram(calls: Sequence[Any]) -> list[list[float]]:
 
 
 def number(text: str | None, default: int = 0) -> int:
-    """Return a number of an address; the default for anything else."""
+    """Return a number from a query string; the default for anything else."""
     if not text or not text.isascii() or not text.isdigit() or len(text) > 15:  # noqa: PLR2004 - digits of a time in milliseconds
         return default
     return int(text)
 
 
 def days(query: Query) -> int:
-    """Return how many days a page is about."""
+    """Return the number of days that a page covers."""
     return min(max(number(query.get("days"), 30), 1), MAX_DAYS)
 
 

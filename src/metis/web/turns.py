@@ -1,4 +1,4 @@
-"""What the pages compute about turns: cache use, prices elsewhere, and answers of other models."""
+"""Computations about turns: routing steps, cache use, prices of other models, replays."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -22,10 +22,10 @@ from metis.verify.request_diff import aligned_lines
 from metis.web.views import MARKS, format_usd, wire_request
 
 Replayer = Callable[[Sequence[Message], str], Awaitable[Message]]
-"""Asks a model for the response to a history, without storing anything."""
+"""Returns the response of a model to a history, without storing anything."""
 
 _CACHE_TTL = timedelta(minutes=5)
-"""How long providers hold an unused prefix; Anthropic and OpenAI state five minutes."""
+"""How long providers cache an unused prefix; Anthropic and OpenAI state five minutes."""
 _MIN_CACHED = 1024
 """The shortest prefix that Anthropic and OpenAI cache for most models."""
 _EXCERPT = 60
@@ -58,7 +58,7 @@ async def turn_events(trace: TraceStore, message: Message) -> list[Event]:
 def routing_steps(
     events: Sequence[Event], record: RoutingDecisionRecord | None
 ) -> list[RoutingStep]:
-    """Return the seven slots in their order, with what the trace or the message says of them."""
+    """Return the seven slots in order, with their verdicts from the trace or the message."""
     decided = next((e.payload for e in events if isinstance(e.payload, RouteDecided)), None)
     steps = {step.policy: step for step in decided.chain} if decided else {}
     result: list[RoutingStep] = []
@@ -81,12 +81,12 @@ def routing_steps(
 
 
 def failed_attempts(events: Sequence[Event]) -> list[LlmCallFailed]:
-    """Return the calls of a turn that failed before a response came."""
+    """Return the calls of a turn that failed before a response arrived."""
     return [event.payload for event in events if isinstance(event.payload, LlmCallFailed)]
 
 
 def first_chunk_ms(events: Sequence[Event], message: Message) -> int | None:
-    """Return when the first part of a response came."""
+    """Return the time to the first part of a response; None if it was not traced."""
     for event in events:
         payload = event.payload
         if (
@@ -102,12 +102,12 @@ class CacheMap(Struct, frozen=True, kw_only=True):
 
     total_bytes: int
     shared_bytes: int
-    """How many bytes at the beginning are those of the request before it."""
+    """The length of the prefix that equals the request before it."""
     before: str
-    """The end of what is shared."""
+    """The end of the shared prefix."""
     old: str
     new: str
-    """What follows there in the earlier request and in this one."""
+    """What follows the prefix in the earlier request (`old`) and in this one (`new`)."""
     is_first: bool = False
     """Whether there is no earlier request to the provider."""
     previous_id: str = ""
@@ -126,7 +126,7 @@ class CacheMap(Struct, frozen=True, kw_only=True):
 
 def rewritten_cache_map(messages: Sequence[Message], message_id: str) -> CacheMap | None:
     """Compare the request of a response with the one before it, as this version writes them."""
-    at = next((i for i, one in enumerate(messages) if one.id == message_id), None)
+    at = next((i for i, message in enumerate(messages) if message.id == message_id), None)
     if at is None or messages[at].role is not Role.ASSISTANT:
         return None
     model = messages[at].metadata.model or ""
@@ -208,7 +208,7 @@ class Call(Struct, frozen=True):
 def what_if(calls: Iterable[Call], model: str, table: PriceTable | None = None) -> WhatIf:
     """Price calls as if another model had answered them; an empty name leaves the models.
 
-    Another model has its own cache: it holds what was sent and answered in the same conversation
+    Another model has its own cache: it contains what was sent and answered in the same conversation
     in the five minutes before, if the model has a price for cached input.
     """
     count = unpriced = 0

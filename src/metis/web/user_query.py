@@ -191,7 +191,7 @@ def run_query(
         reason = "the query takes too long" if is_late else str(error)
         raise InvalidValueError(reason) from None
     except (sqlite3.Error, sqlite3.Warning) as error:
-        raise InvalidValueError(f"only one query that reads is run: {error}") from None
+        raise InvalidValueError(f"expected a single SELECT statement: {error}") from None
     finally:
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limit)
         database.set_progress_handler(None, 0)

@@ -1,4 +1,4 @@
-"""What the pages show: values that are read from the store and computed from messages."""
+"""View values of the pages, computed from messages and journal entries."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -93,7 +93,7 @@ class MessageView(Struct, frozen=True, kw_only=True):
 
 
 class NoteView(Struct, frozen=True, kw_only=True):
-    """What happened between two messages: a swap, a summary, a rewind, an error."""
+    """A journal entry between two messages: a swap, a summary, a rewind, an error."""
 
     id: str
     kind: str
@@ -115,7 +115,7 @@ class DiffView(Struct, frozen=True, kw_only=True):
 
 
 class LaneRow(Struct, frozen=True, kw_only=True):
-    """What each target does not get of one message."""
+    """What each target does not receive of one message."""
 
     message: MessageView
     cells: list[list[Loss]]
@@ -313,9 +313,9 @@ def request_diff(messages: Sequence[Message], first: str, second: str) -> DiffVi
 def loss_lane(
     messages: Sequence[Message], names: Sequence[str]
 ) -> tuple[list[LaneRow], list[list[Loss]], Mapping[str, str]]:
-    """Return what each target does not get of each message, of the rest, and why one gets nothing.
+    """Return the losses of each target by message, its other losses, and errors by target.
 
-    The second value are losses that belong to no message, such as options.
+    Other losses belong to no message, such as those of options.
     """
     by_message: list[dict[str, list[Loss]]] = []
     faults: dict[str, str] = {}
@@ -342,7 +342,7 @@ def loss_lane(
 
 
 def request_history(history: Sequence[AnyEntry], message_id: str | None) -> list[Message]:
-    """Return what the model got for a response, as the journal had it then; all without an id."""
+    """Return the history that a response was generated from; the current one without an id."""
     threads = Threads()
     for entry in history:
         threads.add(entry)

@@ -1,4 +1,4 @@
-"""The pages about bytes: a request as it was sent, a response as it was received, the cache map."""
+"""Pages about bytes: a request as it was sent, a response as it was received, the cache map."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ from metis.web import turns, views
 from metis.web.statistics import Content, Query, number
 
 ROW_BYTES = 1_000
-"""How many bytes stand in a row of a raw body; each row has a link."""
+"""How many bytes a row of a raw body shows; each row has a link."""
 PAGE_ROWS = 100
 _BEFORE = 2
 """How many rows a link to a byte shows before it."""
@@ -44,7 +44,7 @@ class BytesPage(Struct, frozen=True, kw_only=True):
 
 
 class WirePages:
-    """Makes the pages about the bytes of one response."""
+    """Returns the pages about the bytes of one response."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -133,7 +133,7 @@ def _raw_page(data: bytes, start: int, byte: int | None) -> BytesPage:
         end = min(offset + ROW_BYTES, len(data))
         if byte is not None and offset < byte < end:
             end = byte
-        # A character is not cut, unless the link names a byte within it.
+        # A UTF-8 character is not split, unless the link names a byte within it.
         if end not in (byte, len(data)):
             end = max(_boundary(data, end), offset + 1)
         rows.append(ByteRow(offset, data[offset:end].decode("utf-8", "replace")))
@@ -148,12 +148,12 @@ def _raw_page(data: bytes, start: int, byte: int | None) -> BytesPage:
     )
 
 
-def _boundary(data: bytes, place: int) -> int:
-    """Return the last place up to the given one where a UTF-8 character begins."""
-    for back in range(min(4, place + 1)):
-        if place - back < len(data) and data[place - back] & 0xC0 != 0x80:  # noqa: PLR2004 - a continuation byte
-            return place - back
-    return place
+def _boundary(data: bytes, offset: int) -> int:
+    """Return the last offset up to the given one where a UTF-8 character begins."""
+    for back in range(min(4, offset + 1)):
+        if offset - back < len(data) and data[offset - back] & 0xC0 != 0x80:  # noqa: PLR2004 - a continuation byte
+            return offset - back
+    return offset
 
 
 def _pretty_page(data: bytes) -> BytesPage:
@@ -170,7 +170,7 @@ def _pretty_page(data: bytes) -> BytesPage:
 
 def _indented(data: bytes) -> str:
     """Return JSON, or the events of a stream, indented; anything else as it is."""
-    # Twice as much may be needed to show the first characters of it.
+    # Indenting shortens nothing, so four times the shown length is enough of a stream.
     data = data[: 4 * _MAX_PRETTY] if data[:1] not in (b"{", b"[") else data
     with suppress(msgspec.MsgspecError, RecursionError):
         return msgspec.json.format(data, indent=2).decode("utf-8", "replace")

@@ -25,7 +25,7 @@ if (live) {
     const isAtEnd = innerHeight + scrollY >= document.body.scrollHeight - 80;
     const part = document.createElement("template");
     part.innerHTML = event.data;
-    // A message that was shown while it was written comes again.
+    // A message that was shown while it was being written is sent again when it is complete.
     for (const item of part.content.querySelectorAll(":scope > [id]")) document.getElementById(item.id)?.remove();
     live.append(part.content);
     if (isAtEnd) scrollTo(0, document.body.scrollHeight);
