@@ -109,6 +109,7 @@ def test_attributes_of_calls_are_losses() -> None:
         "type": "function",
         "function": {"name": "f", "arguments": "{}"},
         "extra_content": {"google": {"thought_signature": "x"}},
+        "host_key": 7,
     }
     wire = away(
         "openai",
@@ -118,7 +119,7 @@ def test_attributes_of_calls_are_losses() -> None:
         {"role": "tool", "tool_call_id": "c", "content": "ok"},
         tools=[{"type": "function", "function": {"name": "f", "parameters": TOOL_A.input_schema}}],
     )
-    assert losses_of(wire) == [("key", "$.content[0].extra_content")]
+    assert losses_of(wire) == [("thinking", "$.content[0]"), ("key", "$.content[1].host_key")]
 
 
 @pytest.mark.row("T109", "T212")

@@ -267,3 +267,33 @@ def test_clients_of_gemini_over_chat_bring_back_the_signature_of_a_call(lost: st
 
 def _extra(call: dict[str, Any]) -> str | None:
     return call.get("extra_content", {}).get("google", {}).get("thought_signature")
+
+
+GOOGLE_CALL: dict[str, Any] = {
+    "id": "call_a",
+    "type": "function",
+    "function": {"name": "go", "arguments": "{}"},
+    "extra_content": {"google": {"thought_signature": SIGNATURE}},
+}
+
+
+@pytest.mark.row("T61")
+def test_google_signature_of_a_chat_call_returns_from_clients_of_every_protocol() -> None:
+    """Gemini behind Chat Completions answers 400 to a call without its signature."""
+    host = adapters.get("openai-compatible", base_url="https://host.example/v1")
+    message = {"role": "assistant", "content": None, "tool_calls": [GOOGLE_CALL]}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+    body = {"id": "r", "object": "chat.completion", "model": "m", "choices": [choice]}
+    response = host.from_wire_response(body, CONTEXT)
+    assert sent_back(host, [response]) == [SIGNATURE]
+    delta = {"role": "assistant", "tool_calls": [{"index": 0, **GOOGLE_CALL}]}
+    chunk = {**body, "choices": [{"index": 0, "delta": delta, "finish_reason": "tool_calls"}]}
+    decoder = host.stream_decoder(CONTEXT)
+    stream = b"data: %b\n\ndata: [DONE]\n\n" % json.dumps(chunk).encode()
+    streamed = [*decoder.feed(stream), *decoder.finish()]
+    assert decoder.message.content_digest() == response.content_digest()
+    plain = host.response_events(response, CONTEXT)
+    for name in ("anthropic", "bedrock-converse", "gemini", "ollama", "openai", "openai-responses"):
+        client = adapters.get(name)
+        for events in (plain, streamed):
+            assert list(seal_faults(host, client, CONTEXT, response, events)) == []

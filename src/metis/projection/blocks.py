@@ -330,10 +330,12 @@ def thinking_refusal(
     block: ThinkingBlock | RedactedThinkingBlock, message: Message, target: Target
 ) -> str | None:
     """Return the reason why a target does not accept thinking; None if it accepts it."""
-    if not target.accepts_thinking:
-        return "the model does not accept thinking blocks"
     # Thinking without an issuer was sealed by the provider of the response (T40).
     issuer = block.issuer or message.metadata.provider
+    # Google's host of Chat Completions has no thinking, but it issues signatures of calls.
+    is_of_call = block.format == SIGNATURE_ON_NEXT and issuer in target.issuers
+    if not (target.accepts_thinking or is_of_call):
+        return "the model does not accept thinking blocks"
     if issuer is not None and issuer not in target.issuers:
         return f"it was sealed by {issuer}"
     maker = foreign_maker(message, target)

@@ -24,6 +24,7 @@ from metis.canonical.blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
+from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_chat.blocks import (
     PROTOCOL,
@@ -242,14 +243,16 @@ def _artifacts(key: str, value: Any, issuer: str) -> list[ArtifactBlock]:
 def _decode_calls(
     wire: Wire, ids: CallIds, issuer: str, form: dict[str, Any], seals: Collection[str | None]
 ) -> list[ContentBlock]:
-    """Decode calls and their envelopes, except envelopes that are already among `seals`."""
+    """Decode calls and the seals next to them, except seals that are already among `seals`."""
     blocks: list[ContentBlock] = []
     wire_ids: dict[str, str] = {}
     original_calls: dict[str, Wire] = {}
     for entry in maybe_list(wire.get("tool_calls")):
         call, envelope = _split_envelope(entry)
-        if envelope is not None and envelope not in seals:
-            blocks.append(ThinkingBlock("", envelope, issuer=issuer))
+        seal = envelope or call_signature(call)
+        if seal is not None and seal not in seals:
+            seal_format = SIGNATURE_ON_NEXT if envelope is None else None
+            blocks.append(ThinkingBlock("", seal, format=seal_format, issuer=issuer))
         block, wire_id = decode_call(call, ids, issuer)
         if isinstance(block, ToolUseBlock) and wire_id is not None:
             wire_ids[block.id] = wire_id
@@ -277,8 +280,8 @@ def encode_assistant(
     """
     calls, legacy_call = _encode_calls(content, form, wire_id_of, is_response=is_response)
     is_foreign = is_response and not form
-    if is_foreign and calls:
-        calls = _with_seals(calls, content)
+    if calls and (is_foreign or not is_response):
+        calls = _with_seals(calls, content, is_genuine=not is_response)
     media = _encode_media(content, form)
     refusal = _refusal_block(content, form)
     wire: Wire = {"role": "assistant", **encode_thinking(content, form.get("thoughts") or {})}
@@ -312,11 +315,15 @@ def encode_assistant(
     return wire
 
 
-def _with_seals(calls: list[Any], content: Sequence[ContentBlock]) -> list[Any]:
+def _with_seals(
+    calls: list[Any], content: Sequence[ContentBlock], *, is_genuine: bool
+) -> list[Any]:
     """Return calls with their seals under the key where clients of Gemini expect them.
 
     Google's host of this protocol sends the signature of a call next to its function, and its
-    clients return only that key. The seal of thinking with text is among the typed parts.
+    clients return only that key. The seal of thinking with text is among the typed parts. A client
+    gets envelopes, and the host its own (`is_genuine`) signatures, which clients of other protocols
+    returned in envelopes.
     """
     indexes = [index for index, block in enumerate(content) if type(block) is ToolUseBlock]
     if len(indexes) != len(calls):
@@ -327,17 +334,25 @@ def _with_seals(calls: list[Any], content: Sequence[ContentBlock]) -> list[Any]:
         signature = None
         if type(previous) is ThinkingBlock and not previous.text:
             signature = previous.signature
-        if signature is not None and is_envelope(signature):
-            call = {**call, EXTRA_KEY: {"google": {"thought_signature": signature}}}  # noqa: PLW2901
-        sealed.append(call)
+        is_own = type(previous) is ThinkingBlock and previous.format == SIGNATURE_ON_NEXT
+        is_sealed = is_envelope(signature) != is_genuine and (is_own or not is_genuine)
+        wire = maybe_object(call)
+        if signature and is_sealed and wire and EXTRA_KEY not in wire:
+            wire = {**wire, EXTRA_KEY: {"google": {"thought_signature": signature}}}
+        sealed.append(wire or call)
     return sealed
+
+
+def call_signature(call: Any) -> str | None:
+    """Return the signature that Google's host sends next to the function of a call, or None."""
+    extra = maybe_object(maybe_object(call).get(EXTRA_KEY))
+    return maybe_text(maybe_object(extra.get("google")).get("thought_signature")) or None
 
 
 def _split_envelope(call: Any) -> tuple[Any, str | None]:
     """Return a call without the envelope next to its function, and the envelope or None."""
     wire = maybe_object(call)
-    google = maybe_object(maybe_object(wire.get(EXTRA_KEY)).get("google"))
-    signature = maybe_text(google.get("thought_signature"))
+    signature = call_signature(wire)
     if signature is None or not is_envelope(signature):
         return call, None
     return {key: value for key, value in wire.items() if key != EXTRA_KEY}, signature

@@ -26,7 +26,12 @@ from metis.wire.json_access import (
     read_value,
     unknown_role,
 )
-from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
+from metis.wire.openai_chat.assistant import (
+    EXTRA_KEY,
+    call_signature,
+    decode_assistant,
+    encode_assistant,
+)
 from metis.wire.openai_chat.blocks import (
     PROTOCOL,
     WireIdOf,
@@ -351,6 +356,9 @@ def unmapped_keys(message: Message) -> Iterator[str]:
     for index, block in enumerate(message.content):
         if isinstance(block, ToolUseBlock) and block.id in calls:
             call = calls[block.id]
+            if call_signature(call) is not None:
+                # The thinking block before the call contains it.
+                call = {key: value for key, value in call.items() if key != EXTRA_KEY}
             if not _has_only_mapped_keys(call):
                 yield from unmapped_paths(call, encode_call(block, str), f"$.content[{index}]")
 

@@ -17,6 +17,7 @@ from metis.canonical.blocks import (
 from metis.canonical.errors import NetworkError, ProviderError, ServerError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
+from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.streaming.arguments import parse_arguments
 from metis.streaming.events import (
     BlockAdded,
@@ -34,6 +35,7 @@ from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, 
 from metis.wire.openai_chat.assistant import (
     DETAILS_KEY,
     TEXT_KEYS,
+    call_signature,
     decode_content_parts,
     decode_reasoning_details,
     thinking_text,
@@ -51,6 +53,7 @@ from metis.wire.openai_chat.chunk_fold import (
 from metis.wire.openai_chat.response import DEFAULT_PROVIDER, decode_body, decode_usage
 from metis.wire.openai_errors import decode_error
 from metis.wire.response import with_status
+from metis.wire.seals import is_envelope
 from metis.wire.stream_decoder import SseStreamDecoder
 from metis.wire.tool_ids import CallIds
 
@@ -62,8 +65,11 @@ _PART_EVENTS: dict[str, DeltaType] = {"text": TextDelta, "thinking": ThinkingDel
 class EventOrder:
     """Emits the events of one response in the order of its blocks."""
 
-    def __init__(self, message_id: str, ids: CallIds, calls: list[CallFold]) -> None:
+    def __init__(
+        self, message_id: str, ids: CallIds, calls: list[CallFold], issuer: str = PROTOCOL
+    ) -> None:
         self.index = -1
+        self._issuer = issuer
         self.open_kind: DeltaType | str | None = None
         """The kind of the open block; None between blocks."""
         self.open_call: CallFold | None = None
@@ -183,6 +189,10 @@ class EventOrder:
             return
         name_or_id = call.name if call.is_legacy else call.wire_id
         call.tool_use_id = self._ids.of_call(name_or_id, is_id=bool(call.wire_id))
+        signature = call_signature(call.extra_keys)
+        if signature is not None and not is_envelope(signature):
+            seal = ThinkingBlock("", signature, format=SIGNATURE_ON_NEXT, issuer=self._issuer)
+            events.append(BlockAdded(self._message_id, self._next_index(), seal))
         call.block_index = self._next_index()
         self.open_call = call
         events.append(
@@ -229,7 +239,7 @@ class ChatStreamDecoder(SseStreamDecoder):
         self._first = ChoiceFold(self._meter)
         self._choices: dict[int, ChoiceFold] = {0: self._first}
         self._ids = CallIds(context.session_id, self._message_id)
-        self._order = EventOrder(self._message_id, self._ids, self._first.calls)
+        self._order = EventOrder(self._message_id, self._ids, self._first.calls, self._issuer)
         self._details: set[str] = set()
         """The identities of typed thinking parts that have an event."""
 
