@@ -174,7 +174,8 @@ class OutputRun:
         self._wire_ids: dict[str, str] = {}
         self._call_forms: dict[str, Any] = {}
         self._thinking_forms: dict[str, Any] = {}
-        self._thinking_keys = _ThinkingKeys()
+        # Most runs have no thinking, and a history has hundreds of runs.
+        self._thinking_keys: _ThinkingKeys | None = None
         self._image_forms: dict[str, Any] = {}
 
     @property
@@ -201,6 +202,8 @@ class OutputRun:
             item = decode_reasoning_item(wire, self._issuer)
             if item is not None:
                 block, form = item
+                if self._thinking_keys is None:
+                    self._thinking_keys = _ThinkingKeys()
                 key = self._thinking_keys.add(block)
                 if form:
                     self._thinking_forms[key] = form

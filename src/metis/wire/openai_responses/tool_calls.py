@@ -54,8 +54,9 @@ ToolCall = tuple[str, Mapping[str, Any], InvalidInput | None]
 """The name of a tool, the input, and the invalid input if it could not be parsed."""
 Content = tuple[ContentBlock, ...]
 
+_FUNCTION_KEYS = frozenset({"type", "call_id", "name", "arguments"})
 _CALL_KEYS = {
-    FUNCTION: frozenset({"type", "call_id", "name", "arguments"}),
+    FUNCTION: _FUNCTION_KEYS,
     CUSTOM: frozenset({"type", "call_id", "name", "input"}),
 }
 _OUTPUT_KEYS = frozenset({"type", "call_id", "output"})
@@ -119,8 +120,8 @@ def _decode_function_call(
     if wire.get("type") != FUNCTION or not wire_id or not name:
         return None
     form: OriginalForm = {}
-    if len(wire) > len(_CALL_KEYS[FUNCTION]):
-        form = {key: value for key, value in wire.items() if key not in _CALL_KEYS[FUNCTION]}
+    if len(wire) > len(_FUNCTION_KEYS):
+        form = {key: value for key, value in wire.items() if key not in _FUNCTION_KEYS}
     arguments, invalid, is_exact = parse_arguments_exactly(text)
     if not is_exact:
         form["arguments"] = text
