@@ -206,7 +206,7 @@ def _is_plain_response(wire: Wire, content: _Content, form: Mapping[str, Any]) -
 
     A fast path for nearly all responses: encoding takes a fifth of the time of decoding.
     """
-    text, calls = wire.get("content"), wire.get("tool_calls")
+    text, calls = wire.get("content"), maybe_list(wire.get("tool_calls"))
     if type(text) is not str or not text or wire.get("role") != "assistant":
         return False
     if not calls and "tool_calls" in wire:
@@ -217,7 +217,7 @@ def _is_plain_response(wire: Wire, content: _Content, form: Mapping[str, Any]) -
     if type(first) is not TextBlock or first.citations or first.text != text:
         return False
     # A call without an id, or of another type than a function, is encoded differently.
-    return len(others) == len(calls or ()) == sum(map(bool, form["ids"].values())) and all(
+    return len(others) == len(calls) == sum(map(bool, form["ids"].values())) and all(
         type(block) is ToolUseBlock for block in others
     )
 
