@@ -328,10 +328,11 @@ class Recorder:
             await asyncio.sleep(0)
             # What a whole turn of the loop took beside this task is what it does for answers.
             turn = time.perf_counter() - start - used
-            is_busy = turn > _BUSY_S or time.monotonic() - self._last_call_s < _QUIET_S
+            is_loaded = turn > _BUSY_S
+            is_busy = is_loaded or time.monotonic() - self._last_call_s < _QUIET_S
             if is_held:
                 await asyncio.sleep(_LOOK_S)
-            elif is_busy:
+            elif is_loaded:  # not at every call: many light ones leave time enough
                 await asyncio.sleep(max(0.0, _BUSY_PAUSE * used - turn))
         await self._store_planned()
 
