@@ -483,3 +483,25 @@ def test_invalid_reasoning_option_is_refused() -> None:
 def test_unreadable_rules_are_an_error() -> None:
     with pytest.raises(CatalogDataError, match="reasoning rules"):
         read_reasoning_rules({"rules": [{"models": ["x:*"], "efforts": ["much"]}]})
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "is_sent"),
+    [
+        ("bedrock-converse", "anthropic.claude-sonnet-4-6", False),
+        ("bedrock-converse", "amazon.nova-premier-v1:0", True),
+        ("bedrock-converse", "minimax.minimax-m2", True),
+        ("ollama", "qwen3", True),
+        ("anthropic", "claude-sonnet-4-6", False),
+    ],
+)
+def test_unsigned_thinking_is_sent_to_models_that_need_no_signatures(
+    name: str, model: str, *, is_sent: bool
+) -> None:
+    adapter = adapters.get(name)
+    bare = replace(thinking("hm because"), issuer=adapter.profile.issuer)
+    answer = assistant(bare, call("f", tool_id(1)), metadata=provenance(provider=name))
+    talk = [user("go"), answer, tool("ok", answers=tool_id(1))]
+    request = adapter.to_wire(talk, (), AdapterOptions(model=model))
+    assert (b"hm because" in request.body) is is_sent
+    assert ("thinking" in [loss.block_type for loss in request.losses]) is not is_sent
