@@ -137,7 +137,7 @@ class Confirmation:
     async def _answer(self, question: Question, listener: Listener | None) -> Answer:
         name = question.definition.name
         if self._ask is None:
-            text = f"{name} needs confirmation, and nobody can be asked."
+            text = f"{name} needs confirmation, and this program cannot ask the user."
             raise ToolFailedError(text, ErrorClass.PERMISSION_DENIED)
         if listener is not None:
             listener.on_question(question)

@@ -202,10 +202,8 @@ def _parent_of(root: Wire, steps: list[str | int]) -> tuple[Any, str | int] | No
 
 
 def _ensure_entry(parent: Any, step: str | int) -> bool:
-    """Create a missing entry; return False if that is not possible.
-
-    A list is extended by one entry at a time: a large index would allocate memory.
-    """
+    """Create a missing entry; return False if that is not possible."""
+    # A list is extended by one entry at a time: a large index would allocate memory.
     if isinstance(parent, list) and isinstance(step, int):
         items = cast("list[Any]", parent)
         if step == len(items):
