@@ -23,7 +23,7 @@ from metis.store import Store
 
 _REFRESH_S = 2.0
 _SETTLED_AFTER = timedelta(minutes=15)
-"""After so long a stored exchange is not read again: later ones are newer."""
+"""Stored exchanges older than this are final and not read again."""
 _RANDOM_BITS = 80
 _TOO_MANY = 429
 
@@ -40,10 +40,10 @@ class _Account(Struct):
 
     start: datetime
     base: Decimal = Decimal(0)
-    """What exchanges cost that are older than the horizon."""
+    """The cost of exchanges that are older than the horizon."""
     horizon: str = ""
     recent: Decimal = Decimal(0)
-    """What stored exchanges cost that are newer than the horizon."""
+    """The cost of stored exchanges that are newer than the horizon."""
     unstored: dict[str, Decimal] = {}
     """Costs of exchanges of this process that were not read from the store yet."""
     reserved: Decimal = Decimal(0)
@@ -90,7 +90,7 @@ class Budgets:
         return Reservation(account, amount)
 
     def settle(self, reservation: Reservation, exchange_id: str, cost: Decimal) -> None:
-        """Replace a reservation by what the call did cost."""
+        """Replace a reservation by the actual cost of the call."""
         account = reservation.account
         account.reserved -= reservation.amount
         if self._store is None or exchange_id < account.horizon:
@@ -143,16 +143,16 @@ def _first_ulid(at: datetime) -> str:
 def possible_cost(
     exchange: Exchange, size: int, output_tokens: int, config: GatewayConfig
 ) -> Decimal:
-    """Return about what a call will cost: by the size of its body and the tokens it may write.
+    """Return the estimated cost of a call, from the size of its body and its output limit.
 
     Raises:
-        RateLimitError: nobody knows its price, and the settings refuse such calls.
+        RateLimitError: the model has no price, and the settings refuse calls without one.
     """
-    stated = config.prices.get(exchange.model_id) or config.prices.get(exchange.model)
+    prices = config.prices.get(exchange.model_id) or config.prices.get(exchange.model)
     tokens = max(1, size // 4)
-    if stated is not None:
-        amount = tokens * stated.input_per_mtok_usd + output_tokens * stated.output_per_mtok_usd
-        return amount / 1_000_000 + stated.per_call_usd
+    if prices is not None:
+        amount = tokens * prices.input_per_mtok_usd + output_tokens * prices.output_per_mtok_usd
+        return amount / 1_000_000 + prices.per_call_usd
     usage = Usage(
         cost_usd=Decimal(0),
         input_tokens=tokens,
@@ -166,7 +166,7 @@ def possible_cost(
         if config.unpriced == "allow":
             return Decimal(0)
         text = (
-            f"nobody knows the price of {exchange.model_id or exchange.path}, and this key has a "
+            f"there is no price for {exchange.model_id or exchange.path}, and this key has a "
             'budget: state one under [prices], or set unpriced = "allow"'
         )
         raise RateLimitError(text, status=_TOO_MANY, code="insufficient_quota") from None

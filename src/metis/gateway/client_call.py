@@ -45,7 +45,7 @@ CREDENTIAL_HEADERS: Final = frozenset(
         b"x-amz-content-sha256",
     }
 )
-"""Headers that name or sign for the client; a provider gets the gateway's own instead."""
+"""Headers with credentials of the client; a provider gets those of the gateway instead."""
 
 _NOT_FORWARDED: Final = CREDENTIAL_HEADERS | {
     b"host",
@@ -67,7 +67,7 @@ _NOT_FORWARDED: Final = CREDENTIAL_HEADERS | {
     b"referer",
 }
 OUR_HEADERS: Final = b"x-metis-"
-"""How the headers of the gateway begin; no provider gets or states one."""
+"""The prefix of the gateway's headers, which are neither sent to nor accepted from providers."""
 POLICY_HEADER: Final = b"x-metis-policy"
 _KEY_PARAMETERS = frozenset({"key", "api_key"})
 _KEY_HEADERS = frozenset({b"x-api-key", b"x-goog-api-key", b"api-key"})
@@ -79,7 +79,7 @@ _KEY_NAME_LENGTH = 12
 _TOO_SLOW = 408
 _TOO_LARGE = 413
 _MAX_CONTAINERS = 1_000_000
-"""Each takes thirty times its two bytes in memory; no conversation has a tenth of that."""
+"""Each takes sixty bytes of memory for its two bytes; real requests have far fewer."""
 
 
 class ClientKeys:
@@ -96,7 +96,7 @@ class ClientKeys:
         """Return the key that a request carries, in any of the ways in which clients send one.
 
         Raises:
-            AuthenticationError: it carries none that the gateway knows, or the gateway is open and
+            AuthenticationError: it has no configured key, or the gateway needs no key and
                 a web page of another origin calls it.
         """
         if self.is_open:
@@ -109,7 +109,7 @@ class ClientKeys:
             key = self._by_digest.get(digest)
             if key is not None and hmac.compare_digest(key.digest, digest):
                 return key
-        text = "the gateway does not know this key" if has_any else "the request carries no key"
+        text = "this key is not configured" if has_any else "the request carries no key"
         raise AuthenticationError(f"{text}: send one that `metis serve --key` names", status=401)
 
 

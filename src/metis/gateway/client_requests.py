@@ -1,4 +1,4 @@
-"""Requests of clients for another provider: how they are read, and what cannot go on."""
+"""Requests of clients for another provider: reading them, and refusing what cannot be sent."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -41,8 +41,8 @@ class SealMemory:
     provider that signed it gets it again from here.
     """
 
-    def __init__(self, most: int = 20_000) -> None:
-        self._most = most
+    def __init__(self, max_seals: int = 20_000) -> None:
+        self._max_seals = max_seals
         self._values: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     @property
@@ -54,7 +54,7 @@ class SealMemory:
         """Store the seals of a response."""
         for key in record.keys:
             self._values[tenant, key] = record.value
-        while len(self._values) > self._most:
+        while len(self._values) > self._max_seals:
             self._values.popitem(last=False)
 
     def find(self, tenant: str, keys: Sequence[str]) -> Mapping[str, str]:
@@ -116,8 +116,8 @@ def without_billing_line(
 ) -> tuple[tuple[Message, ...], list[Loss]]:
     """Return the messages without the line that Claude Code writes for Anthropic's accounting.
 
-    It changes with versions and requests, and stands before all else: at any other provider the
-    cached prefix would end at it.
+    It changes with versions and requests and is the first text: at any other provider, nothing
+    after it could be cached.
     """
     first = messages[0] if messages else None
     is_for_other = target.profile.protocol != "anthropic"
@@ -133,8 +133,8 @@ def without_billing_line(
         reason="a line for the accounting of Anthropic, which ends the cached prefix elsewhere",
         path="$.content[0]",
     )
-    rest = _without_billing(first, first.metadata.hints)
-    return (*([rest] if rest.content else []), *messages[1:]), [loss]
+    remaining = _without_billing(first, first.metadata.hints)
+    return (*([remaining] if remaining.content else []), *messages[1:]), [loss]
 
 
 def _is_billing_line(block: ContentBlock) -> bool:

@@ -88,7 +88,7 @@ _write_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class ClientSession(Struct, frozen=True):
-    """What a client says about the session of a request."""
+    """The session that a client names in a request."""
 
     key: str
     agent: str | None = None
@@ -208,8 +208,8 @@ class Chain(Struct):
             if self.first_response is None:
                 self.first_response = self.last_response
         digest = self.hasher.hexdigest() if self.role is not None else ""
-        # Side calls repeat the first prompt under a system prompt of their own; what follows a
-        # response is told apart by the response.
+        # Side calls repeat the first prompt under another system prompt, so the digest includes the
+        # system prompt until a response distinguishes the histories.
         if digest and self.first_response is None:
             digest = f"{digest}:{self.system}"
         self.digests.append(digest)
@@ -295,8 +295,8 @@ class Chains:
         return chain
 
 
-def _are_same(one: Sequence[Message], other: Sequence[Message]) -> bool:
-    return len(one) == len(other) and all(map(is_, one, other))
+def _are_same(first: Sequence[Message], second: Sequence[Message]) -> bool:
+    return len(first) == len(second) and all(map(is_, first, second))
 
 
 def _first_prompt(messages: Sequence[Message]) -> Message:
@@ -360,7 +360,7 @@ class Join(Struct):
 
 
 def looks_like_side_call(request: CanonicalRequest) -> bool:
-    """Whether a client asks on its own behalf: a probe, a title, a classification."""
+    """Whether a request is not part of the conversation: a probe, a title, a classification."""
     if request.tools:
         return False
     if (request.options.max_output_tokens or _PROBE_TOKENS + 1) <= _PROBE_TOKENS:

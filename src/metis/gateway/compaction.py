@@ -1,7 +1,7 @@
 """Compaction of Responses at any provider: a shorter history, with a summary that the model writes.
 
 OpenAI answers `/responses/compact` with an encrypted item that only it can read. Other providers
-are asked for a summary in plain words; what a client sends on from there works everywhere.
+are asked for a summary as plain text, which every provider can read in later requests.
 """
 
 import time
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def compact(gateway: "Core", call: ClientCall, target: Target) -> None:
-    """Answer a request to compact a history, by a provider that has no such endpoint."""
+    """Answer a compaction request with a provider that has no compaction endpoint."""
     wire = msgspec.json.decode(call.body, type=dict[str, Any])
     items = await gateway.expanded(call, wire)
     prompt = {"type": "message", "role": "user", "content": SUMMARY_PROMPT}

@@ -50,7 +50,7 @@ class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ClientKey(Struct, frozen=True, kw_only=True):
-    """A key that clients may use, with whose it is; only its digest is in memory."""
+    """A key that clients may use, and its tenant; only its digest is in memory."""
 
     digest: bytes
     tenant: Tenant = Tenant()
@@ -209,14 +209,14 @@ def read_config(
     """
     content = _File() if file is None else _read_file(file)
     place = "the command line" if file is None else str(file)
-    stated = {name: value for name, value in (options or {}).items() if value is not None}
+    overrides = {name: value for name, value in (options or {}).items() if value is not None}
     file_values = {
         name: value
         for name in ("host", "port", "workers", "store")
         if (value := getattr(content, name)) is not None
     }
     config = GatewayConfig(
-        **{**file_values, **stated},
+        **{**file_values, **overrides},
         policy=content.policy,
         keys=(*map(ClientKey.parse, keys), *_file_keys(content.keys, environment)),
         routes=(
@@ -244,7 +244,7 @@ def _read_file(path: Path) -> _File:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot be read ({type(error).__name__})", place=str(path)) from None
     except tomllib.TOMLDecodeError as error:
-        # The message names the place, never the text: a key may be there.
+        # The message of tomllib has the position, never the text, which may be a key.
         raise SettingsError(f"is not valid TOML: {error}", place=str(path)) from None
     except msgspec.ValidationError as error:
         raise SettingsError(str(error), place=str(path)) from None
@@ -298,7 +298,7 @@ def _providers(
 
 
 def _check(config: GatewayConfig, place: str) -> None:
-    if not 0 <= config.port <= 65535 or not 1 <= config.workers <= 256:  # noqa: PLR2004 - the ranges of ports and of sense
+    if not 0 <= config.port <= 65535 or not 1 <= config.workers <= 256:  # noqa: PLR2004 - the range of ports, and a sane number of processes
         raise SettingsError("port is 0 to 65535, workers 1 to 256", place=place)
     if not config.keys and not is_loopback(config.host):
         reason = (
@@ -326,7 +326,7 @@ def without_address(config: GatewayConfig, host: str, port: int) -> GatewayConfi
     """Return the settings without providers at an address: that of the gateway itself.
 
     `ANTHROPIC_BASE_URL` may be set for clients in the same shell; a gateway that calls itself
-    would go round for ever.
+    would loop without end.
     """
     at = {f"http://{name}:{port}" for name in (host, "127.0.0.1", "localhost", "[::1]")}
     providers: dict[str, ProviderConfig] = {}

@@ -1,4 +1,4 @@
-"""Responses of models: settings, providers and pools, and the way of one request through them."""
+"""The core of the gateway: settings, providers and pools, and how one request is answered."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ class _Continuation(Struct):
     added: list[Any]
     """The items of the request itself."""
     items: list[Any]
-    """The same behind those of the response that it continues."""
+    """The items of the continued response, followed by `added`."""
 
 
 class Core:
@@ -134,7 +134,7 @@ class Core:
     async def guarded(
         self, call: ClientCall, handle: Callable[[ClientCall], Awaitable[None]]
     ) -> None:
-        """Answer a call; every failure becomes an error in the client's language."""
+        """Answer a call; every failure becomes an error in the client's protocol."""
         exchange = call.exchange
         # The server cancels this task if the connection is lost.
         call.scope["metis.task"] = asyncio.current_task()
@@ -168,7 +168,7 @@ class Core:
             self.recorder.record(call.exchange)
 
     async def _end_large(self, call: ClientCall, recorder: Recorder) -> None:
-        """End a call whose long response decides what is left of a budget: read in a thread."""
+        """Price a long response in a thread before the call ends: its cost counts for a budget."""
         await run_outside(recorder.prepare_response, call.exchange)
         self._end(call)
 
@@ -240,7 +240,7 @@ class Core:
             name = self.models.routed(request, len(call.body))
         target = self.models.resolve(name, endpoint)
         if (previous := keys.continued_response) and endpoint.protocol == "openai_responses":
-            # What the gateway does not hold, the client's own provider may: it is passed at once.
+            # A response that the gateway does not have may be stored at the client's provider.
             may_wait = target.mode == "translate"
             await self._states.load(tenant_key(exchange.tenant), previous, may_wait=may_wait)
         if target.mode == "pass" and self._needs_translation(call, keys):

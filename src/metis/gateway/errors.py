@@ -1,4 +1,4 @@
-"""Errors in the language of the client: its protocol's body, status and words."""
+"""Errors in the protocol of the client: body, status and headers."""
 
 import logging
 import math
@@ -39,29 +39,32 @@ def client_error(error: Exception) -> ProviderError:
     if isinstance(error, CriticalLossError | MetisError):
         return InvalidRequestError(str(error), status=400)
     log.error("unexpected error in the gateway", exc_info=error)
-    return ServerError("the gateway failed; its log has the reason", status=500)
+    return ServerError("internal error of the gateway; see its log", status=500)
 
 
 def encode_error(
     error: Exception, adapter: str, hidden_keys: Iterable[str] = ()
 ) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
     """Return status, body and headers with which an error reaches a client."""
-    stated = client_error(error)
+    provider_error = client_error(error)
     for key in hidden_keys:
-        hide_key(stated, key)
-    status, body = adapters.get(adapter).encode_error(stated)
-    if stated.provider is None and stated.status in _NOT_ALLOWED:
+        hide_key(provider_error, key)
+    status, body = adapters.get(adapter).encode_error(provider_error)
+    if provider_error.provider is None and provider_error.status in _NOT_ALLOWED:
         # Statuses of the gateway itself, for which protocols have no error class.
-        status = stated.status
+        status = provider_error.status
     if status < _FIRST_ERROR_STATUS:
         status = _BAD_GATEWAY  # a redirect, which the client must not follow either
     headers: list[tuple[bytes, bytes]] = [JSON_TYPE]
-    if stated.retry_after_s is not None:
-        headers.append((b"retry-after", str(math.ceil(stated.retry_after_s)).encode()))
-    elif isinstance(stated, RateLimitError):
+    if provider_error.retry_after_s is not None:
+        headers.append((b"retry-after", str(math.ceil(provider_error.retry_after_s)).encode()))
+    elif isinstance(provider_error, RateLimitError):
         headers.append((b"retry-after", b"1"))
-    is_refused = stated.status in _NOT_ALLOWED - _PASSING or stated.code == "insufficient_quota"
-    if stated.provider is None and is_refused:
+    is_refused = (
+        provider_error.status in _NOT_ALLOWED - _PASSING
+        or provider_error.code == "insufficient_quota"
+    )
+    if provider_error.provider is None and is_refused:
         # SDKs repeat such a request for minutes otherwise.
         headers.append((b"x-should-retry", b"false"))
     return status, body, headers
@@ -75,7 +78,7 @@ async def reply_error(call: ClientCall, error: Exception, provider: Provider | N
     """Answer a call with an error, unless its response has begun."""
     keys = () if provider is None else provider.keys.lookup(provider.profile)[0]
     if isinstance(error, ProviderError) and error.text.startswith("a web page"):
-        # A page says nothing about who sent it: a proxy, a login page, a wrong address.
+        # The page may come from a proxy, a login page or a wrong address: name the host.
         error.text = f"{_sender(call.exchange)} with {error.text}"
     status, body, headers = encode_error(error, call.endpoint.adapter, keys)
     # A provider may answer with a number that is no status; servers cannot send it on.
@@ -91,14 +94,14 @@ async def reply_error(call: ClientCall, error: Exception, provider: Provider | N
 
 def _sender(exchange: Exchange) -> str:
     """Return who answered with which status."""
-    used = exchange.adapter
-    host = "" if used is None else f" ({shown_address(used.profile.base_url)})"
+    adapter_used = exchange.adapter
+    host = "" if adapter_used is None else f" ({shown_address(adapter_used.profile.base_url)})"
     status = exchange.attempts[-1].status if exchange.attempts else None
     return f"{exchange.provider}{host} answered {status or 'nothing'}"
 
 
 def metis_headers(call: ClientCall) -> list[tuple[bytes, bytes]]:
-    """Return the headers that say what the gateway did with a request."""
+    """Return the headers that describe what the gateway did with a request."""
     exchange = call.exchange
     headers = [(b"x-metis-request-id", exchange.id.encode())]
     if exchange.model:

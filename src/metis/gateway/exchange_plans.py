@@ -81,7 +81,7 @@ class ExchangePlans:
             tenant = tenant_key(exchange.tenant)
             return self._reader.read(adapter, tenant, exchange.request_body, context)
         except MetisError:
-            return None  # the provider says what is wrong with it
+            return None  # the provider reports what is wrong with it
 
     def make(self, batch: Sequence[Draft]) -> None:
         """Plan exchanges step by step: a step that runs for many in a row takes half the time.

@@ -221,7 +221,7 @@ class _Connection(asyncio.Protocol):
         """Parse what came."""
         self._last = time.monotonic()
         if self._waiter is None and self._response is None:
-            self.abort()  # nobody asked for it
+            self.abort()  # data without a request
             return
         if self._response is None:
             # The parser holds a header that does not end, and counts nothing.

@@ -95,20 +95,24 @@ def _capabilities(model: ListedModel) -> dict[str, bool]:
     info = model.info
     if info is None:
         return {}
-    stated = info.capabilities
+    capabilities = info.capabilities
     return {
-        "tools": stated.supports_tools,
-        "images": stated.supports_images,
+        "tools": capabilities.supports_tools,
+        "images": capabilities.supports_images,
         "documents": info.supports_documents,
-        "thinking": stated.supports_thinking,
-        "structured_output": stated.supports_structured_output,
-        "prompt_caching": stated.supports_prompt_caching,
+        "thinking": capabilities.supports_thinking,
+        "structured_output": capabilities.supports_structured_output,
+        "prompt_caching": capabilities.supports_prompt_caching,
     }
 
 
 def _codex_model(model: ListedModel) -> dict[str, Any]:
-    stated = None if model.info is None else model.info.capabilities
-    efforts = ["low", "medium", "high"] if stated is not None and stated.supports_thinking else []
+    capabilities = None if model.info is None else model.info.capabilities
+    efforts = (
+        ["low", "medium", "high"]
+        if capabilities is not None and capabilities.supports_thinking
+        else []
+    )
     return {
         "slug": model.name,
         "display_name": model.name,
@@ -129,11 +133,12 @@ def _codex_model(model: ListedModel) -> dict[str, Any]:
         "default_verbosity": None,
         "apply_patch_tool_type": "freeform",
         "truncation_policy": {"mode": "bytes", "limit": 10_000},
-        "supports_parallel_tool_calls": stated is None or stated.supports_parallel_tool_calls,
+        "supports_parallel_tool_calls": capabilities is None
+        or capabilities.supports_parallel_tool_calls,
         "context_window": model.context_tokens,
         "experimental_supported_tools": [],
         "input_modalities": ["text", "image"]
-        if stated is not None and stated.supports_images
+        if capabilities is not None and capabilities.supports_images
         else ["text"],
     }
 
@@ -194,8 +199,8 @@ _OLLAMA_DETAILS: Mapping[str, Any] = {
 
 
 def ollama_show(model: ListedModel) -> dict[str, Any]:
-    """Return what Ollama says of one model."""
-    stated = _capabilities(model)
+    """Return the details of a model as Ollama states them."""
+    capabilities = _capabilities(model)
     names = {"tools": "tools", "images": "vision", "thinking": "thinking"}
     return {
         "license": "",
@@ -207,6 +212,9 @@ def ollama_show(model: ListedModel) -> dict[str, Any]:
             "general.architecture": "metis",
             "metis.context_length": model.context_tokens or 0,
         },
-        "capabilities": ["completion", *(shown for key, shown in names.items() if stated.get(key))],
+        "capabilities": [
+            "completion",
+            *(shown for key, shown in names.items() if capabilities.get(key)),
+        ],
         "modified_at": _CREATED_TEXT,
     }

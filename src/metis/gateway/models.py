@@ -92,7 +92,7 @@ class ModelNames:
             RoutingError: no model can take it.
         """
         blocks = [block for message in request.messages for block in message.content]
-        last = next((one for one in reversed(request.messages) if one.role is Role.USER), None)
+        last = next((m for m in reversed(request.messages) if m.role is Role.USER), None)
         texts = () if last is None else (b.text for b in last.content if isinstance(b, TextBlock))
         facts = TurnFacts(
             now=datetime.now().astimezone(),
@@ -122,7 +122,7 @@ class ModelNames:
     def _listed(self, name: str, endpoint: Endpoint) -> tuple[str, str] | None:
         """Return the provider of a model by the catalogue, or that of the client's protocol."""
         client = adapters.profile_of(endpoint.adapter)
-        # The client's own provider knows more names than any table.
+        # The client's own provider may have models that the catalogue does not list.
         if client.any_model_name and client.name in self._providers:
             return client.name, name
         model_id = client.catalog_id(name)
@@ -161,8 +161,8 @@ class ModelNames:
             text = f"model {model!r}: the gateway has no key for {name}; {step}, or add a route"
             raise InvalidRequestError(text, status=_NOT_FOUND, code="model_not_found")
         is_same = provider.profile.protocol == endpoint.protocol
-        # Hosts of one protocol differ in what they accept, so that only the client's own kind gets
-        # its bytes; of any other server nothing is known that could be fitted.
+        # Hosts of one protocol differ in what they accept, so only the same host gets the bytes
+        # unchanged. `openai-compatible` servers do as well: their limits are unknown.
         is_kind = name in (endpoint.adapter, "openai-compatible")
         return Target(provider, model, "pass" if is_same and is_kind else "translate")
 

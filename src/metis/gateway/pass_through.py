@@ -61,13 +61,13 @@ class KeepAlive:
     the time that a provider may be silent.
     """
 
-    def __init__(self, call: ClientCall, seconds: float, most_s: float) -> None:
+    def __init__(self, call: ClientCall, seconds: float, max_silence_s: float) -> None:
         self._call = call
         self._data = KEEP_ALIVES.get(call.endpoint.protocol, b"")
         if call.endpoint.shape != "sse":
             self._data = b""
         self._seconds = seconds
-        self._most = most_s
+        self._max_silence_s = max_silence_s
         self._last = 0.0
         """When the last byte came."""
         self._is_between_events = True
@@ -108,7 +108,7 @@ class KeepAlive:
     def _check(self) -> None:
         silence = time.monotonic() - self._last
         is_writing = self._task is not None and not self._task.done()
-        if silence > self._most:
+        if silence > self._max_silence_s:
             return
         if silence >= self._seconds and self._is_between_events and not is_writing:
             self._task = asyncio.ensure_future(self._write())
@@ -295,25 +295,25 @@ class ModelEcho:
         self._pattern = re.compile(rb'("%b"\s*:\s*)"(?:[^"\\]|\\.){0,200}"' % key)
         self._name = rb"\g<1>" + msgspec.json.encode(name).replace(b"\\", rb"\\")
         # In parts, each searched once: a long line that comes in small pieces takes linear time.
-        self._rest: list[bytes] = []
-        self._rest_bytes = 0
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
         """Return what can be sent: up to the last line break, as a name may be cut."""
         end = data.rfind(b"\n") + 1
-        if not end and self._rest_bytes + len(data) > _MAX_LINE_BYTES:
+        if not end and self._pending_bytes + len(data) > _MAX_LINE_BYTES:
             end = len(data)  # a line that does not end is not held back
         if not end:
-            self._rest.append(data)
-            self._rest_bytes += len(data)
+            self._pending.append(data)
+            self._pending_bytes += len(data)
             return b""
-        lines = b"".join((*self._rest, data[:end])).splitlines(keepends=True)
-        self._rest, self._rest_bytes = [data[end:]], len(data) - end
+        lines = b"".join((*self._pending, data[:end])).splitlines(keepends=True)
+        self._pending, self._pending_bytes = [data[end:]], len(data) - end
         return b"".join(map(self._line, lines))
 
     def finish(self) -> bytes:
-        """Return the rest."""
-        data, self._rest, self._rest_bytes = b"".join(self._rest), [], 0
+        """Return the last line, which has no end."""
+        data, self._pending, self._pending_bytes = b"".join(self._pending), [], 0
         return self._line(data)
 
     def _line(self, line: bytes) -> bytes:

@@ -134,7 +134,7 @@ class ResponseStates:
 
 def own_items(request: dict[str, Any]) -> list[Any]:
     """Return the items of a Responses request, without those of what it continues."""
-    given = request.get("input")
-    if isinstance(given, str):
-        return [{"type": "message", "role": "user", "content": given}]
-    return list(given or [])
+    value = request.get("input")
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    return list(value or [])

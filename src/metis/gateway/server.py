@@ -198,7 +198,7 @@ def _use_one_heap() -> None:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that says when it is ready, and reloads on SIGHUP."""
+    """A uvicorn server that reports when it is ready, and reloads on SIGHUP."""
 
     def __init__(
         self, config: uvicorn.Config, gateway: Gateway, load: LoadConfig, on_ready: OnReady | None
@@ -209,7 +209,7 @@ class _Server(uvicorn.Server):
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and tell it."""
+        """Listen, freeze the startup objects, and report that the server is ready."""
         await super().startup(sockets)
         if self.should_exit or not self.servers:
             return

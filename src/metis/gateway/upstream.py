@@ -80,9 +80,9 @@ class Providers:
             row = config.providers.get(name)
             profile = adapters.profile_of(name)
             base_urls = row.base_urls if row is not None else ()
-            stated = row.keys if row is not None and row.keys else keys.lookup(profile)[0]
-            if base_urls or stated:
-                self._providers[name] = Provider(name, base_urls, stated)
+            provider_keys = row.keys if row is not None and row.keys else keys.lookup(profile)[0]
+            if base_urls or provider_keys:
+                self._providers[name] = Provider(name, base_urls, provider_keys)
         if not self._providers and simulator_url is not None:
             self.is_simulated = True
             self._providers = {

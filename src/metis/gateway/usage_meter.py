@@ -1,4 +1,4 @@
-"""What passed calls used and cost: embeddings, images, audio, rerankings, realtime sockets.
+"""Usage and cost of calls that are passed on: embeddings, images, audio, reranking, sockets.
 
 Their bodies are not read beyond the model and the usage, wherever a provider states it.
 """

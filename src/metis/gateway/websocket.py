@@ -86,7 +86,7 @@ async def serve_socket(gateway: Core, scope: Scope, receive: Receive, send: Send
 
 
 async def _refuse(scope: Scope, send: Send, status: int, error: ProviderError) -> None:
-    """Answer the handshake with an error; a socket that closes at once says nothing."""
+    """Answer the handshake with an error; closing the socket would not tell the client why."""
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": _REFUSED})
         return
