@@ -150,9 +150,23 @@ def test_too_many_tools_are_refused_before_sending(rule: LimitRule, host: str) -
 
 
 @pytest.mark.row("T215")
+def test_native_numbers_become_the_nearest_ones_that_the_host_accepts() -> None:
+    numbers = [(rule, host) for rule, host in PAIRS if rule.option not in SHARED_LIMITS]
+    numbers = [(rule, host) for rule, host in numbers if rule.most is not None]
+    assert numbers
+    for rule, host in numbers:
+        protocol = adapters.get(host).profile.protocol
+        native = {protocol: {rule.option: (rule.most or 0) + 1}}
+        body, losses = request(host, model=model_of(rule, host), native=native)
+        assert json.loads(body)[rule.option] == rule.most
+        found = [(loss.change, loss.path) for loss in losses_of(losses, rule.option)]
+        assert found == [("altered", f"$.{rule.option}")]
+
+
+@pytest.mark.row("T215")
 @pytest.mark.parametrize(
     ("rule", "host"),
-    [pair for pair in PAIRS if pair[0].option not in SHARED_LIMITS],
+    [pair for pair in PAIRS if pair[0].option not in SHARED_LIMITS and pair[0].most is None],
     ids=lambda value: value if isinstance(value, str) else value.option,
 )
 def test_ids_are_hashed_and_metadata_is_cut_to_what_the_host_accepts(

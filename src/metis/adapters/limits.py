@@ -96,6 +96,8 @@ class OptionLimits:
                 fitted = self._short_id(option, value, rule)
             elif isinstance(value, dict):
                 fitted = self._small_object(option, maybe_object(value), rule)
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                fitted = self._nearest(option, value, rule)
             if fitted is value:
                 continue
             # Nested objects belong to the caller: they are copied, not changed.
@@ -103,6 +105,13 @@ class OptionLimits:
                 native[key] = fitted
             else:
                 native[option.split(".", 1)[0]] = {**holder, key: fitted}
+
+    def _nearest(self, option: str, value: float, rule: LimitRule) -> float:
+        nearest = rule.nearest(value)
+        if nearest == value:
+            return value
+        self._alter(option, f"{self._host} accepts {rule.range_text}; {nearest} is sent")
+        return nearest
 
     def _short_id(self, option: str, value: str, rule: LimitRule) -> str:
         if rule.max_length is None or len(value) <= rule.max_length:

@@ -93,6 +93,9 @@ def _value_at(body: Mapping[str, Any], option: str) -> Any:
 
 
 def _native_faults(option: str, value: Any, rule: LimitRule) -> Iterator[str]:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and rule.nearest(value) != value:
+        yield f"{option} is {value}, and not {rule.range_text}"
     if isinstance(value, str) and len(value) > (rule.max_length or len(value)):
         yield f"{option} has {len(value)} characters"
     if isinstance(value, dict):
