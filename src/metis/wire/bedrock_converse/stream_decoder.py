@@ -365,13 +365,12 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             return
         if block.tool_use_id:
             arguments, invalid = parse_arguments("".join(block.arguments))
-            form: Wire | None = {**block.other}
+            other = {**block.other}
             if block.inner:
-                form["toolUse"] = block.inner
-            end = ToolUseEnd(
-                self._message_id, block.index, block.tool_use_id, arguments, invalid, form or None
-            )
-            events.append(end)
+                other["toolUse"] = block.inner
+            form = {"delta": other} if other else None
+            call = block.tool_use_id
+            events.append(ToolUseEnd(self._message_id, block.index, call, arguments, invalid, form))
             return
         wire = block.to_wire()
         decoded = decode_block(wire, is_response=True)
@@ -427,13 +426,13 @@ _THINKING_KEYS = frozenset({"text", "signature", "redactedContent"})
 
 
 def _other_keys(delta: Wire) -> Wire | None:
-    """Return the keys of a delta that events have no field for, as a delta, or None."""
+    """Return the keys of a delta that events have no field for, as `{"delta": …}`, or None."""
     other = {key: value for key, value in delta.items() if key not in _KINDS}
     reasoning = maybe_object(delta.get("reasoningContent"))
     inner = {key: value for key, value in reasoning.items() if key not in _THINKING_KEYS}
     if inner:
         other["reasoningContent"] = inner
-    return other or None
+    return {"delta": other} if other else None
 
 
 def _citations(delta: Wire) -> tuple[Citation, ...]:

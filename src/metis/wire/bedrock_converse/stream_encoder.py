@@ -98,7 +98,7 @@ class ConverseStreamEncoder(BlockStreamEncoder):
 
     def _original_delta(self, form: Mapping[str, Any] | None) -> Wire:
         """Return the keys of the provider's deltas that have no field in our events."""
-        return {} if form is None or not self._is_native else dict(form)
+        return maybe_object(form.get("delta")) if self._is_native and form is not None else {}
 
     def _block(self, event: BlockAdded) -> bytes:
         has_deltas = event.content_block_index in self._started_blocks
