@@ -16,8 +16,8 @@ from typing import Any
 from metis.canonical.errors import InvalidValueError
 
 _SQL_STEPS = 20_000
-"""Virtual machine steps between two looks at whether a query has taken too long."""
-_MAX_SQL_LOOKS = 2_000
+"""Virtual machine steps between two checks of whether a query has taken too long."""
+_MAX_SQL_CHECKS = 2_000
 _MAX_SQL_ROWS = 1_000
 _MAX_SQL_BYTES = 10_000_000
 _MAX_PATTERN = 200
@@ -164,13 +164,13 @@ def run_query(
     Raises:
         InvalidValueError: the query is wrong, writes, or takes too long.
     """
-    looks = 0
+    checks = 0
     _pattern_time.seconds = 0.0
 
     def is_too_long() -> bool:
-        nonlocal looks
-        looks += 1
-        return looks > _MAX_SQL_LOOKS
+        nonlocal checks
+        checks += 1
+        return checks > _MAX_SQL_CHECKS
 
     database.set_authorizer(_authorize)
     database.set_progress_handler(is_too_long, _SQL_STEPS)
