@@ -18,6 +18,7 @@ from metis.streaming import (
 )
 from metis.streaming.aws_event_stream import encode_event_frame
 from metis.verify.served import read_stream, written_stream_faults
+from metis.wire.anthropic.stream_decoder import AnthropicStreamDecoder
 from metis.wire.call import RequestContext
 
 START: dict[str, Any] = {
@@ -213,3 +214,20 @@ def assert_stream_written_again(name: str, stream: bytes) -> None:
     events = read_stream(adapter, context, stream)
     assert isinstance(events[-1], MessageComplete)
     assert list(written_stream_faults(adapter, context, events)) == []
+
+
+def test_stream_that_is_nested_deeper_than_python_calls_functions_ends_with_a_typed_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoder = AnthropicStreamDecoder(RequestContext())
+    for event in (START, TEXT, delta("one")):
+        decoder.feed(b"data: %b\n\n" % json.dumps(event).encode())
+
+    def decode_too_deep(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(decoder, "_decode_bytes", decode_too_deep)
+    (error,) = decoder.feed(b"data: {}\n\n")
+    assert isinstance(error, StreamError)
+    assert "nested too deeply" in error.text
+    assert decoder.message.content == (TextBlock("one"),)

@@ -178,7 +178,7 @@ class BaseStreamDecoder(ABC):
     def _end_too_deep(self, events: list[StreamEvent]) -> None:
         """End a stream whose values are nested deeper than functions of Python can call others."""
         error = NetworkError("the stream contains data that is nested too deeply")
-        self._meter.lift()
+        self._meter.remove_limits()
         try:
             if self._end is None:
                 self._fail(error, events)

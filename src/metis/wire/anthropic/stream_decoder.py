@@ -279,8 +279,9 @@ class AnthropicStreamDecoder(SseStreamDecoder):
         if delta.get("type") != "input_json_delta" or text is None:
             return False
         self._add_input(index, block, text, events)
-        if form is not None:
-            block.add(form["delta"])
+        # Other types of blocks with arguments, such as `server_tool_use`, have no such form.
+        if form is not None or block.kind not in _DELTA_KEYS:
+            block.add({key: value for key, value in delta.items() if key != "partial_json"})
         return True
 
     def _thinking(
