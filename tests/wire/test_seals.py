@@ -297,3 +297,24 @@ def test_google_signature_of_a_chat_call_returns_from_clients_of_every_protocol(
         client = adapters.get(name)
         for events in (plain, streamed):
             assert list(seal_faults(host, client, CONTEXT, response, events)) == []
+
+
+def test_every_fragment_of_a_signed_call_has_its_function_for_chat_clients() -> None:
+    """The SDK of OpenAI, LangChain, llm and the AI SDK fail on a fragment without one."""
+    call = {"functionCall": {"name": "look", "args": {"x": 1}}, "thoughtSignature": SIGNATURE}
+    candidate = {"content": {"role": "model", "parts": [call]}, "finishReason": "STOP"}
+    decoder = adapters.get("gemini").stream_decoder(CONTEXT)
+    chunk = json.dumps({"candidates": [candidate], "modelVersion": "m"}).encode()
+    events = [*decoder.feed(b"data: %b\n\n" % chunk), *decoder.finish()]
+    encoder = adapters.get("openai").stream_encoder(CONTEXT)
+    lines = b"".join([*map(encoder.encode, events), encoder.finish()]).split(b"\n")
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+    fragments = [
+        fragment
+        for each in chunks
+        for choice in each["choices"]
+        for fragment in choice["delta"].get("tool_calls", ())
+    ]
+    assert [fragment for fragment in fragments if "extra_content" in fragment]
+    assert [fragment for fragment in fragments if "function" not in fragment] == []
+    assert "".join(fragment["function"]["arguments"] for fragment in fragments) == '{"x":1}'

@@ -281,6 +281,8 @@ class ChatStreamEncoder(BaseStreamEncoder):
             if unsent:
                 keys[call.kind] = unsent
             if keys:
+                # SDKs of OpenAI, LangChain and Vercel fail on a fragment without its function.
+                keys.setdefault(call.kind, {key: ""})
                 fragments.append({"index": index, **keys})
         return fragments
 
